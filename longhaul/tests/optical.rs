@@ -153,6 +153,73 @@ fn disc_that_cannot_be_read_leaves_the_one_that_is_in() {
 }
 
 #[test]
+fn own_client_copies_a_disc_and_writes_nothing_to_it() {
+    let home = tempfile::tempdir().unwrap();
+    let disc = image(&home.path().join("one.iso"), 3000, 4);
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso", "tray=cdrom:"]);
+    let longhaul = |words: &[&str]| {
+        let mut command = Command::new(LONGHAUL);
+        let (said, status) = run(command.args(words).current_dir(home.path()));
+        (said, status.success())
+    };
+    let uri = format!("iscsi://{portal}/{TARGET}movies/0");
+    let (said, done) = longhaul(&["copy", &uri, "copy.iso"]);
+    assert!(done, "{said}");
+    assert!(fs::read(home.path().join("copy.iso")).unwrap() == disc);
+    let (said, done) = longhaul(&["info", "--chain", &uri]);
+    assert!(done && said.contains("blocks of 2048, read-only"), "{said}");
+    let (said, done) = longhaul(&["copy", "one.iso", &uri, "--force"]);
+    assert!(!done && said.contains("read-only"), "{said}");
+    // Another disc of the same size is another volume to who reads the first.
+    let identity = || {
+        let mut initiator = Initiator::new(portal, 3, "movies");
+        let page = initiator.ask(&[0x12, 1, 0xC0, 0, 255, 0], 255).unwrap();
+        assert!(page.starts_with(&[5, 0xC0]) && page[4..].starts_with(b"LONGHAUL"));
+        page
+    };
+    let before = identity();
+    fs::copy(home.path().join("one.iso"), home.path().join("two.iso")).unwrap();
+    assert!(media(home.path(), &["load", "movies", "two.iso"]).1);
+    assert_ne!(identity(), before);
+    assert!(media(home.path(), &["load", "movies", "one.iso"]).1);
+    assert_eq!(identity(), before);
+    let (said, done) = longhaul(&["info", &format!("iscsi://{portal}/{TARGET}tray/0")]);
+    assert!(!done && said.contains("MEDIUM NOT PRESENT - TRAY CLOSED"), "{said}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn own_client_reads_no_block_of_another_disc() {
+    let home = tempfile::tempdir().unwrap();
+    image(&home.path().join("one.iso"), 3000, 5);
+    image(&home.path().join("two.iso"), 3000, 6);
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso"]);
+    let uri = format!("iscsi://{portal}/{TARGET}movies/0");
+    let mut command = Command::new("sh");
+    let script = "exec 2>&1\nexec \"$0\" attach \"$1\" --read-only --nbd disc.sock";
+    command.args(["-c", script, LONGHAUL, &uri]).current_dir(home.path());
+    let attached = Running::start(&mut command);
+    let until = |words: &str| {
+        while !attached.line().unwrap_or_else(|| panic!("it does not say: {words}")).contains(words)
+        {
+        }
+    };
+    until("ready nbd");
+    assert!(media(home.path(), &["load", "movies", "two.iso"]).1);
+    let mut reader = Command::new("nbdcopy");
+    reader.args(["nbd+unix:///?socket=disc.sock", "copy.iso"]).current_dir(home.path());
+    let reader = Running::start(&mut reader);
+    until("its disc has changed");
+    // What it waits for is the disc that it has begun with.
+    assert!(media(home.path(), &["load", "movies", "one.iso"]).1);
+    assert!(reader.end().success());
+    let (copy, disc) = (home.path().join("copy.iso"), home.path().join("one.iso"));
+    assert!(fs::read(copy).unwrap() == fs::read(disc).unwrap());
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
+}
+
+#[test]
 fn qemu_copies_a_disc_as_it_is() {
     let home = tempfile::tempdir().unwrap();
     let disc = image(&home.path().join("one.iso"), 3000, 3);

@@ -555,7 +555,8 @@ fn disks(volumes: &[Served], chains: &[Chain], remembered: &[Remembered]) -> Vec
     let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
         let Remembered { by, kept } = remembered;
-        let (serial, volume) = (Some(by.serial.clone()), Some(by.identity.clone()));
+        let volume = Some(media::disc_identity(&by.identity, chain));
+        let serial = Some(by.serial.clone());
         let options = options(served, kept.clone());
         let options = Options { vanishes, key, serial, volume, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)

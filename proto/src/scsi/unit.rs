@@ -133,6 +133,13 @@ impl Unit {
         Self { ports, for_reader, ..Self::new(self.identity.clone(), medium) }
     }
 
+    /// The same device server on a medium that is told from all others by `volume`.
+    #[must_use]
+    pub fn known_as(mut self, volume: String) -> Self {
+        self.identity.volume = volume;
+        self
+    }
+
     /// The same device server for initiators that may only read.
     #[must_use]
     pub fn for_reader(&self) -> Self {

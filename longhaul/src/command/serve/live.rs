@@ -36,7 +36,7 @@ pub(super) struct OpenVolume {
     pub(super) chain: Chain,
     pub(super) disk: Disk,
     /// By which it is noted.
-    identity: String,
+    pub(super) identity: String,
 }
 
 /// All that is being served.

@@ -1,8 +1,10 @@
 //! What a running server is told of the discs in its optical drives: which are there, and to exchange one.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use super::live::{Live, OpenVolume};
@@ -71,7 +73,8 @@ impl Live {
         let Some(open_volume) = self.open_volumes.get_mut(name) else {
             return Err(Failure::new(format!("there is no drive {name} any more")));
         };
-        let old = match open_volume.disk.exchange(chain.volume(), force).await {
+        let known_as = disc_identity(&open_volume.identity, &chain);
+        let old = match open_volume.disk.exchange(chain.volume(), known_as, force).await {
             Ok(disk) => {
                 open_volume.disk = disk;
                 std::mem::replace(&mut open_volume.chain, chain)
@@ -109,6 +112,22 @@ impl Live {
             }
         }
     }
+}
+
+/// By what the disc in a drive of this identity is told from others: which file it is, and when that was written last.
+pub(super) fn disc_identity(drive: &str, chain: &Chain) -> String {
+    let file = chain.found_file().filter(|_| chain.uri().is_drive());
+    let Some(file) = file else { return drive.to_owned() };
+    let mut hash = Sha256::new();
+    hash.update(drive);
+    for part in [file.dev(), file.ino(), file.len()] {
+        hash.update(part.to_be_bytes());
+    }
+    for part in [file.mtime(), file.mtime_nsec()] {
+        hash.update(part.to_be_bytes());
+    }
+    let digest = hash.finalize();
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Lets go of the image that was in a drive.

@@ -1,10 +1,11 @@
-//! What a disk says of itself.
+//! What a disk, or an optical drive of its disc, says of itself.
 
 use bytes::Bytes;
 use proto::scsi::Status;
 use proto::scsi::capacity::Capacity;
 use proto::scsi::command::{Command, Mode, vital_pages};
-use proto::scsi::inquiry::{self, BlockLimits, DISK, Provisioning, Standard, page};
+use proto::scsi::device_type::DeviceType;
+use proto::scsi::inquiry::{self, BlockLimits, Provisioning, Standard, page};
 
 use super::session::Session;
 use super::unit::{Unit, UnitError};
@@ -18,6 +19,8 @@ pub(in crate::store) struct Device {
     pub(in crate::store) volume: Option<String>,
     pub(super) capacity: Capacity,
     pub(super) mode: Mode,
+    /// It is a disc, which another may take the place of in its drive.
+    is_disc: bool,
     pub(super) limits: BlockLimits,
     pub(super) provisioning: Provisioning,
     /// It answers GET LBA STATUS.
@@ -39,6 +42,9 @@ pub enum DeviceError {
     #[error("the logical unit's {0} cannot be read")]
     Answer(&'static str, #[source] proto::scsi::Malformed),
 }
+
+/// What the caching page, which no optical drive has, would say of a disc: it is only read here.
+const DISC: Mode = Mode { write_protected: true, fua: false, write_cache: Some(false) };
 
 const NOT_THERE: &str = "does not exist";
 const NO_DISK: &str = "is no disk";
@@ -66,7 +72,8 @@ impl Device {
             1 => return Err(DeviceError::NotADisk("cannot be accessed by this portal")),
             _ => return Err(DeviceError::NotADisk(NOT_THERE)),
         }
-        if standard.device_type() != DISK {
+        let is_drive = standard.device_type() == DeviceType::Optical.code();
+        if standard.device_type() != DeviceType::Disk.code() && !is_drive {
             return Err(DeviceError::NotADisk(NO_DISK));
         }
         let capacity = capacity?;
@@ -86,11 +93,12 @@ impl Device {
         let (mode, tells_extents) = (unless_reserved(mode)?, unless_reserved(tells_extents)?);
         Ok(Self {
             is_withheld: mode.is_none() || tells_extents.is_none(),
+            is_disc: is_drive,
             standard,
             serial: serial?.as_deref().and_then(serial_number),
             volume: volume?.as_deref().and_then(inquiry::volume),
             capacity,
-            mode: mode.unwrap_or_default(),
+            mode: if is_drive { DISC } else { mode.unwrap_or_default() },
             limits: limits?.and_then(|page| BlockLimits::parse(&page).ok()).unwrap_or_default(),
             provisioning: provisioning?
                 .and_then(|page| Provisioning::parse(&page).ok())
@@ -106,6 +114,8 @@ impl Device {
             (self.serial != before.serial, "serial number"),
             (self.standard.vendor != before.standard.vendor, "vendor"),
             (self.standard.product != before.standard.product, "product"),
+            // The serial number is that of the drive.
+            (self.is_disc && self.volume != before.volume, "disc"),
             (self.capacity.block_size != before.capacity.block_size, "block size"),
             (self.capacity.blocks < before.capacity.blocks, "size"),
             (self.mode.write_protected && !before.mode.write_protected, "write protection"),

@@ -22,12 +22,14 @@ use super::{Core, Disk};
 pub struct MediumLocked;
 
 impl Disk {
-    /// The same drive with the disc `volume` in it, or with an open tray if that has no blocks. No command reads the disc
+    /// The same drive with the disc `volume` in it, which is told from others by `known_as`; or with an open tray if it has no
+    /// blocks. No command reads the disc
     /// before when this returns. An initiator may forbid it, unless it is done by `force`; then they are told that it is
     /// wanted.
     pub async fn exchange(
         &self,
         volume: Arc<dyn Volume>,
+        known_as: String,
         force: bool,
     ) -> Result<Self, MediumLocked> {
         let core = &self.core;
@@ -52,7 +54,7 @@ impl Disk {
         });
         let event = if is_empty { MediaEvent::MediaRemoval } else { MediaEvent::NewMedia };
         core.media_events().establish(event);
-        Ok(self.view_of(volume, core.unit.on(medium), generation))
+        Ok(self.view_of(volume, core.unit.on(medium).known_as(known_as), generation))
     }
 
     /// Whether an initiator forbids the removal of the medium.
@@ -136,7 +138,7 @@ mod tests {
     async fn every_initiator_is_told_of_another_disc_before_it_reads_it() {
         let old = drive();
         assert_eq!(run(&old, &READ).await.data.concat(), vec![1; 2048]);
-        let new = old.exchange(disc(20, 2), false).await.unwrap();
+        let new = old.exchange(disc(20, 2), "two".into(), false).await.unwrap();
         let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
         for nexus in [ME, OTHER] {
             assert_eq!(
@@ -154,7 +156,7 @@ mod tests {
         let old = drive();
         let late = old
             .execute(ME, Command { parsed: Parsed::of(&block(&READ)), data: vec![], announced: 0 });
-        let new = old.exchange(disc(16, 2), false).await.unwrap();
+        let new = old.exchange(disc(16, 2), "two".into(), false).await.unwrap();
         for cdb in [&READ, &TOC] {
             assert_eq!(run(&old, cdb).await.status, Status::Busy);
         }
@@ -168,11 +170,11 @@ mod tests {
         assert_eq!(run(&drive, &[0x1E, 0, 0, 0, 1, 0]).await.status, Status::Good);
         assert!(drive.is_locked());
         let empty = || Arc::new(Memory::new(0, BLOCK_SIZE)) as Arc<dyn Volume>;
-        assert_eq!(drive.exchange(empty(), false).await.err(), Some(MediumLocked));
+        assert_eq!(drive.exchange(empty(), String::new(), false).await.err(), Some(MediumLocked));
         assert_eq!(run(&drive, &READ).await.data.concat(), vec![1; 2048]);
         // It is asked for the disc.
         assert_eq!(run(&drive, &EVENTS).await.data.concat(), [0, 6, 4, 0x12, 1, 2, 0, 0]);
-        let open = drive.exchange(empty(), true).await.unwrap();
+        let open = drive.exchange(empty(), String::new(), true).await.unwrap();
         let absent = |additional| Sense::new(Key::NotReady, additional);
         let is_open = absent(Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN);
         assert_eq!(sense(&run(&open, &READ).await), is_open);
