@@ -454,7 +454,11 @@ impl Sim {
             assert!(!self.members[*at].is_half, "{}: {at} was half copied", self.what());
         }
         world.state.lock().unwrap().is_calm = false;
-        self.live((there, alone), mirror, &world, &runtime).await;
+        // One that could not be read is not there.
+        let members = mirror.status().members;
+        let is_there = |at: &usize| !matches!(members[*at].1, MemberState::Missing(_));
+        let there: Vec<_> = there.iter().copied().filter(is_there).collect();
+        self.live((&there, alone), mirror, &world, &runtime).await;
         self.power(&world);
         Ok(())
     }
