@@ -188,8 +188,8 @@ const ELSEWHERE: [(Law, &str); 3] = [
 
 /// The volumes of a file that is no test: the names behind `Volume for`.
 fn volumes(source: &Source) -> Vec<String> {
-    let lines = source.text.lines().take(source.lines_without_tests());
-    let named = lines.filter(|line| line.starts_with("impl"));
+    // Those of tests at the bottom of a file are further to the right.
+    let named = source.text.lines().filter(|line| line.starts_with("impl"));
     let named = named.filter_map(|line| line.split_once(" Volume for ").map(|(_, name)| name));
     let last = |name: &str| {
         let name = name.split(['<', ' ']).next().unwrap_or_default();

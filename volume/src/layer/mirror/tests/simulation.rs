@@ -243,7 +243,7 @@ type Blocks = Vec<Known>;
 
 /// A member between lives.
 #[derive(Clone)]
-struct Kept {
+struct MemberDisk {
     disk: Arc<Faulty>,
     /// It had all when it was last seen, or was being given what it lacked just then.
     is_whole: bool,
@@ -262,11 +262,11 @@ struct History {
 struct Sim {
     seed: u64,
     random: Random,
-    members: [Kept; 2],
+    members: [MemberDisk; 2],
     /// One, or one for each member since each was used without the other.
     histories: Vec<History>,
     /// Copies of members that were made in earlier lives.
-    copies: Vec<(usize, Kept)>,
+    copies: Vec<(usize, MemberDisk)>,
     life: usize,
     is_calm: bool,
     counts: Counts,
@@ -293,9 +293,9 @@ impl Sim {
     async fn new(seed: u64) -> Self {
         let disks = [(); 2].map(|()| Arc::new(Faulty::new(AREA + SIZE, 512)));
         create_with(members(&disks), ID, Some(REGION)).await.unwrap();
-        let members = disks.map(|disk| Kept { disk, is_whole: true, is_half: false });
+        let members = disks.map(|disk| MemberDisk { disk, is_whole: true, is_half: false });
         let [first, second] = members;
-        let members = [first, Kept { is_whole: false, is_half: true, ..second }];
+        let members = [first, MemberDisk { is_whole: false, is_half: true, ..second }];
         let blocks = vec![Known::is(0); BLOCKS];
         let histories = vec![History { blocks, is_ahead: false, is_fresh: false }];
         let random = Random::new(seed);
@@ -332,7 +332,7 @@ impl Sim {
         if self.random.below(4) == 0 {
             let at = self.random.index(2);
             let disk = Arc::new(Faulty::holding(self.members[at].disk.contents(), 512));
-            self.copies.push((at, Kept { disk, ..self.members[at].clone() }));
+            self.copies.push((at, MemberDisk { disk, ..self.members[at].clone() }));
         }
     }
 
@@ -390,7 +390,7 @@ impl Sim {
         let keep = if self.members[keep].is_whole { keep } else { keep ^ 1 };
         let lost = keep ^ 1;
         let new = Arc::new(Faulty::new(AREA + SIZE, 512));
-        self.members[lost] = Kept { disk: new, is_whole: false, is_half: true };
+        self.members[lost] = MemberDisk { disk: new, is_whole: false, is_half: true };
         let disks = self.members.each_ref().map(|kept| Arc::clone(&kept.disk));
         replace(members(&disks), true).await.unwrap_or_else(|why| panic!("{}: {why}", self.what()));
         self.histories = vec![self.histories.swap_remove(keep)];
