@@ -537,6 +537,12 @@ impl Sim {
             self.histories[*at].is_fresh = false;
             return read().collect();
         }
+        if let [History { is_fresh: true, .. }] = self.histories[..] {
+            // It was kept, by whoever decided, before anybody had looked at it.
+            let blocks: Blocks = read().collect();
+            self.histories[0].is_fresh = false;
+            return blocks;
+        }
         let fits: Vec<_> =
             (0..self.histories.len()).filter(|at| permits(&self.histories[*at])).collect();
         let others_are_behind = |at: &&usize| {
