@@ -136,6 +136,9 @@ impl Collector for Snapshot {
 
 /// What was lost at this end of each link.
 fn links(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    if status.links.is_empty() {
+        return Ok(());
+    }
     let samples = status.links.iter().flat_map(|(link, LinkLosses { refused, overrun, cut })| {
         [("refused", refused), ("overrun", overrun), ("cut", cut)]
             .map(|(why, count)| ([("link", link.as_str()), ("why", why)], *count))
@@ -161,6 +164,9 @@ fn paths(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
         .iter()
         .filter_map(|one| Some(((one.client.as_deref()?, one.address.as_str()), one.path?)))
         .collect();
+    if paths.is_empty() {
+        return Ok(());
+    }
     for (kind, name, help, value) in OF_PATHS {
         let samples = paths.iter().map(|((client, address), path)| {
             ([("client", *client), ("address", *address)], value(path))
@@ -266,6 +272,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::target::status::SessionStatus;
 
     fn work(commands: u64) -> Work {
         let mut latency = vec![0; BUCKETS];
@@ -286,7 +293,30 @@ mod tests {
         };
         let targets = ["iqn.2000-01.example:a", "iqn.2000-01.example:b"];
         let targets = targets.map(|target| (target.to_owned(), activity.clone()));
-        Status { targets: targets.into(), ..Status::default() }
+        let losses = LinkLosses { refused: 4, overrun: 5, cut: 6 };
+        Status {
+            targets: targets.into(),
+            sessions: vec![session()],
+            links: BTreeMap::from([("0.0.0.0:5674".to_owned(), losses)]),
+            ..Status::default()
+        }
+    }
+
+    fn session() -> SessionStatus {
+        let path =
+            PathStatus { rtt_us: 70, window: 9000, sent: 800, lost: 9, ..Default::default() };
+        SessionStatus {
+            number: 1,
+            initiator: "i".to_owned(),
+            client: Some("key".to_owned()),
+            address: "192.0.2.1:1".to_owned(),
+            connections: 1,
+            target: Some("iqn.2000-01.example:a".to_owned()),
+            target_port: 1,
+            seconds: 1,
+            activity: Activity::default(),
+            path: Some(path),
+        }
     }
 
     /// A sample as a reader of the format sees it: its name, labels and value.
@@ -356,7 +386,12 @@ mod tests {
         assert_eq!(value("longhaul_in_flight", ""), 3.0);
         assert_eq!(value("longhaul_failed_total", ""), 2.0);
         assert_eq!(value("longhaul_aborted_total", ""), 1.0);
-        assert_eq!(value("longhaul_sessions", ""), 0.0);
+        assert_eq!(value("longhaul_sessions", ""), 1.0);
+        let first = |name: &str| families[name].1[0].value;
+        assert_eq!(first("longhaul_link_losses"), 4.0);
+        assert_eq!((first("longhaul_path_packets"), first("longhaul_path_losses")), (800.0, 9.0));
+        assert_eq!(first("longhaul_path_window_bytes"), 9000.0);
+        assert_eq!(first("longhaul_path_rtt_microseconds"), 70.0);
         for (name, (kind, samples)) in &families {
             assert!(!samples.is_empty(), "{name}");
             let total = samples.iter().all(|sample| sample.name == format!("{name}_total"));
