@@ -23,6 +23,7 @@ pub mod line_chart;
 pub mod log;
 mod log_limiter;
 pub mod luks;
+mod metered;
 mod mount_helper;
 pub mod net;
 pub mod option_table;

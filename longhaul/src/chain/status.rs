@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
+use crate::net::tcp_tuning;
 use crate::size::Size;
 use crate::store::abilities::{Close, JournalStatus, Probe, WorkerStatus};
 use crate::store::scsi;
@@ -23,6 +24,9 @@ pub struct Observer {
 pub struct ChainStatus {
     /// `connected`, `reconnecting` or `given up`, and more for people.
     pub state: String,
+    /// It can be reached, as far as is known.
+    #[serde(default)]
+    pub is_connected: bool,
     /// Bytes that were acknowledged and are not durable.
     pub unflushed: u64,
     /// The first write that failed after it was acknowledged.
@@ -43,6 +47,15 @@ impl Observer {
         let store = self.probe.as_ref().and_then(Weak::upgrade);
         let store = store.filter(|store| store.state() != scsi::State::Connected);
         store.map(|store| describe(&*store)).or_else(|| self.trouble())
+    }
+
+    /// What the kernel knows of the way to the target, if there is a connection.
+    pub async fn path(&self) -> Option<tcp_tuning::Info> {
+        let store = self.probe.as_ref().and_then(Weak::upgrade)?;
+        match store.state() {
+            scsi::State::Connected => store.path().await,
+            _ => None,
+        }
     }
 
     fn trouble(&self) -> Option<String> {
@@ -70,6 +83,7 @@ impl Observer {
             Some(Some(probe)) => describe(&*probe),
         };
         ChainStatus {
+            is_connected: self.outage().is_none(),
             state,
             unflushed: answered + pending,
             failure,

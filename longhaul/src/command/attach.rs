@@ -11,6 +11,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use volume::Volume;
+
 use self::detach::Detach;
 pub(super) use self::ending::Background;
 use self::ending::until_end;
@@ -27,6 +29,7 @@ use super::trace_file::TraceFile;
 use crate::block_devices::loops_over;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
+use crate::metered::Metered;
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
@@ -34,6 +37,7 @@ use crate::replay_log::Pending;
 use crate::size::Size;
 use crate::stop::{Stop, Stopper};
 use crate::store::iscsi::{ReplayedLog, Writers};
+use crate::target::meter::Meter;
 use crate::trace::Trace;
 use crate::uri::Uri;
 
@@ -293,17 +297,19 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
         ));
     }
     let detach = Detach::default();
+    let counted = Counted::new(&chain);
     let opened = match &mut kept {
-        None => Front::open(&front, replace, chain.volume(), &logs).await,
+        None => Front::open(&front, replace, Arc::clone(&counted.volume), &logs).await,
         Some(kept) => {
             kept.answer_when(args.journal.is_stable());
-            open_kept_front(&front, replace, kept, &chain, &logs).await
+            open_kept_front(&front, replace, kept, &chain, &counted, &logs).await
         }
     };
     let served = match opened {
         Ok(front) => {
             let background = background.as_ref();
-            serve(&chain, front, (background, kept.as_ref()), &detach, stop, (ender, end)).await
+            let kept = kept.as_ref();
+            serve(&chain, counted, front, (background, kept), &detach, stop, (ender, end)).await
         }
         Err(why) => Err(why),
     };
@@ -388,15 +394,30 @@ async fn open_kept_front(
     replace: bool,
     kept: &mut KeeperLink,
     chain: &Chain,
+    counted: &Counted,
     logs: &[Pending],
 ) -> Outcome<Front> {
     kept.check(chain).await?;
-    Front::open_kept(at, replace, chain.volume(), kept.take()?, logs).await
+    Front::open_kept(at, replace, Arc::clone(&counted.volume), kept.take()?, logs).await
+}
+
+/// The volume as programs get it, and what they have done with it.
+struct Counted {
+    volume: Arc<dyn Volume>,
+    meter: Arc<Meter>,
+}
+
+impl Counted {
+    fn new(chain: &Chain) -> Self {
+        let meter = Arc::new(Meter::default());
+        Self { volume: Arc::new(Metered::new(chain.volume(), Arc::clone(&meter))), meter }
+    }
 }
 
 /// Serves the volume until it is to end.
 async fn serve(
     chain: &Chain,
+    Counted { volume, meter }: Counted,
     front: Front,
     (background, kept): (Option<&Background>, Option<&KeeperLink>),
     detach: &Detach,
@@ -411,6 +432,7 @@ async fn serve(
         file: front.file(),
         clients: front.clients(),
         volume: chain.observer(),
+        meter,
     };
     let succession = Succession::default();
     let listening = reporter.listen(detach.clone(), succession.clone());
@@ -449,7 +471,7 @@ async fn serve(
         };
         // It may end before it is told to: a mounted file can be unmounted by others.
         tokio::select! {
-            () = front.run(chain.volume(), &uri, end) => {}
+            () = front.run(volume, &uri, end) => {}
             () = telling => {}
             () = ending => {}
             () = handing_over => {}

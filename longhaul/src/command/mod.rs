@@ -37,6 +37,7 @@ pub mod man_pages;
 pub mod media;
 pub mod mirror;
 pub mod mount;
+mod open_metrics;
 mod options;
 pub mod reload;
 pub mod replay;

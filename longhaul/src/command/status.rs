@@ -1,5 +1,7 @@
 //! `longhaul status`: what running servers and attachments do.
 
+mod metrics;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,10 @@ pub struct Args {
     /// Print one JSON object at once, with sizes in bytes and counts since the server began
     #[arg(long)]
     json: bool,
+    /// Print the attachments at once in the text format of OpenMetrics, for Prometheus' collector of text files; a server
+    /// offers its own with `metrics`
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    metrics: bool,
     /// Look again and again, and show what was done in between
     #[arg(long)]
     watch: bool,
@@ -53,6 +59,9 @@ const RESERVATIONS_END: &str = "reservations end with this server, and so does w
 
 /// Prints it once, or until interrupted.
 pub async fn run(args: Args) -> Outcome {
+    if args.metrics {
+        return tell_metrics(look(&args).await);
+    }
     let interval = Duration::from_secs(args.interval);
     let mut before = BTreeMap::new();
     if !args.json {
@@ -123,6 +132,18 @@ async fn look(args: &Args) -> Answers {
     answers
 }
 
+/// Prints what attachments have answered, and fails if some did not: what is written over an older file must be whole.
+fn tell_metrics(answers: Answers) -> Outcome {
+    let attachments = answers.seen.into_values().filter_map(|answer| match answer.source {
+        Source::Attachment(sample) => Some(sample.status),
+        Source::Server(_) => None,
+    });
+    let text = metrics::text(attachments.collect()).or_fail(|| "cannot tell metrics".to_owned())?;
+    // The line ends once.
+    super::say_text(&text.trim_end())?;
+    tell(answers.failures)
+}
+
 /// Says all that failed, the last by its answer.
 fn tell(mut failures: Vec<Failure>) -> Outcome {
     let last = failures.pop();
@@ -149,9 +170,9 @@ fn tell_of_left(paths: &[PathBuf]) {
     ));
 }
 
-/// What a server says of itself, and when.
-struct StatusSample {
-    status: Status,
+/// What somebody says of itself, and when.
+struct StatusSample<S = Status> {
+    status: S,
     at: Instant,
 }
 
@@ -165,13 +186,15 @@ struct Answer {
 /// Who answered.
 enum Source {
     Server(Box<StatusSample>),
-    Attachment(Box<AttachStatus>),
+    Attachment(Box<StatusSample<AttachStatus>>),
 }
 
 impl Answer {
     fn read(answer: String, path: &Path) -> Outcome<Self> {
         let source = match serde_json::from_str(&answer) {
-            Ok(attachment) => Source::Attachment(Box::new(attachment)),
+            Ok(status) => {
+                Source::Attachment(Box::new(StatusSample { status, at: Instant::now() }))
+            }
             Err(_) => {
                 let status = serde_json::from_str(&answer);
                 let cannot = || format!("cannot read the answer of {}", path.shown());
@@ -190,7 +213,10 @@ impl Answer {
                 describe(before, now, only_since)
             }
             (Source::Server(now), _) => describe(now, now, only_since),
-            (Source::Attachment(now), _) => now.text(),
+            (Source::Attachment(now), Some(Source::Attachment(before))) => {
+                describe_attachment(before, now, only_since)
+            }
+            (Source::Attachment(now), _) => describe_attachment(now, now, only_since),
         }
     }
 }
@@ -216,13 +242,7 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
             }
         }
         let _ = writeln!(text, "  in flight {in_flight}, failed {failed}, aborted {aborted}");
-        for (name, told, recent) in [
-            ("reads", &told.reads, &recent.reads),
-            ("writes", &told.writes, &recent.writes),
-            ("others", &told.others, &recent.others),
-        ] {
-            let _ = writeln!(text, "  {name:<7} {}{}", work(told), speed(recent, took));
-        }
+        text += &works(told, &recent, took);
     }
     if now.status.keeps_reservations == Some(false) {
         let _ = writeln!(text, "{RESERVATIONS_END}");
@@ -263,6 +283,36 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         }
     }
     text
+}
+
+/// The same of an attachment.
+fn describe_attachment(
+    before: &StatusSample<AttachStatus>,
+    now: &StatusSample<AttachStatus>,
+    only_since: bool,
+) -> String {
+    // The process may be another one than before, which has counted from its beginning.
+    let is_same = before.status.pid == now.status.pid;
+    let then = if is_same { before.status.activity.clone() } else { Activity::default() };
+    let recent = now.status.activity.since(&then);
+    let told = if only_since { &recent } else { &now.status.activity };
+    let Activity { in_flight, failed, .. } = told;
+    let text = now.status.text();
+    let works = works(told, &recent, now.at - before.at);
+    format!("{text}\n  in flight {in_flight}, failed {failed}\n{}", works.trim_end())
+}
+
+/// A line for each kind of command.
+fn works(told: &Activity, recent: &Activity, took: Duration) -> String {
+    let kinds = [
+        ("reads", &told.reads, &recent.reads),
+        ("writes", &told.writes, &recent.writes),
+        ("others", &told.others, &recent.others),
+    ];
+    let lines = kinds.map(|(name, told, recent)| {
+        format!("  {name:<7} {}{}\n", work(told), speed(recent, took))
+    });
+    lines.concat()
 }
 
 fn work(work: &Work) -> String {

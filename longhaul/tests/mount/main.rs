@@ -16,9 +16,11 @@ mod takeover;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use common::run;
 use link::Link;
+use rustix::process::Signal;
 use stage::{Stage, must};
 
 #[test]
@@ -39,6 +41,21 @@ fn blank_volume_becomes_a_private_file_system_that_is_found_again_by_name() {
     fs::write(stage.mnt().join("a note"), "plain words that nobody else may read").unwrap();
     let status = stage.longhaul("status");
     assert!(status.contains("mounted at") && status.contains("connected"), "{status}");
+    for told in ["link: round trip", "disk.journal: open", " used, ", "writes ", " commands, "] {
+        assert!(status.contains(told), "{told}: {status}");
+    }
+    let metrics = stage.longhaul("status --metrics");
+    let value = |name: &str| -> f64 {
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("{name}: {metrics}"));
+        assert!(line.contains("disk") && line.contains("attachment=\"iscsi://"), "{line}");
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    assert_eq!(value("longhaul_attachment_connected{").to_string(), "1");
+    assert!(value("longhaul_attachment_round_trip_microseconds{") > 0.0);
+    assert!(value("longhaul_attachment_journal_size_bytes{") > 0.0);
+    assert!(value("longhaul_attachment_bytes_total{") > 0.0);
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
     let told = stage.longhaul("umount mnt");
     assert!(told.contains("all that was written is on it"), "{told}");
     let stored = fs::read(stage.path("disk.img")).unwrap();
@@ -176,6 +193,69 @@ fn link_that_is_cut_under_load_costs_time_only() {
         written.join().unwrap();
     }
     check_files(&stage, 16);
+    assert!(server.stop().success());
+}
+
+/// How long a process is stopped at least, beside what it takes to be noticed.
+fn stopped_for() -> Duration {
+    let seconds = std::env::var("LONGHAUL_STOPPED");
+    Duration::from_secs(seconds.map_or(0, |text| text.parse().expect("a number")))
+}
+
+/// One that is stopped answers nothing and closes nothing, as one whose machine is out of memory.
+#[test]
+fn server_that_is_stopped_costs_time_only() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let mount = format!("mount {} mnt --mkfs ext4 --raw --journal none", stage.uri());
+    stage.longhaul(&mount);
+    server.signal(Signal::STOP);
+    let mnt = stage.mnt();
+    let writer = std::thread::spawn(move || write_file(&mnt, 0));
+    stage.wait_until("it is noticed", || {
+        let status = stage.longhaul("status");
+        status.contains("have had no answer") || status.contains("reconnecting")
+    });
+    std::thread::sleep(stopped_for());
+    assert!(!writer.is_finished(), "it was told that its file is stable");
+    server.signal(Signal::CONT);
+    writer.join().unwrap();
+    check_files(&stage, 1);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn server_that_is_stopped_is_not_noticed_by_who_has_a_journal() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    server.signal(Signal::STOP);
+    write_file(&stage.mnt(), 0);
+    std::thread::sleep(stopped_for());
+    write_file(&stage.mnt(), 1);
+    server.signal(Signal::CONT);
+    check_files(&stage, 2);
+    assert!(server.stop().success());
+}
+
+/// Nobody takes it for dead.
+#[test]
+fn process_that_is_stopped_costs_time_only() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    let before = stage.server_after(None);
+    stage.signal(Signal::STOP);
+    let mnt = stage.mnt();
+    let writer = std::thread::spawn(move || write_file(&mnt, 0));
+    let (printed, status) = run(&stage.command("status"));
+    assert!(!status.success() && printed.contains("it does not answer"), "{printed}");
+    std::thread::sleep(stopped_for());
+    assert!(!writer.is_finished(), "it was told that its file is stable");
+    stage.signal(Signal::CONT);
+    writer.join().unwrap();
+    assert_eq!(stage.server_after(None), before);
+    check_files(&stage, 1);
     assert!(server.stop().success());
 }
 

@@ -1,10 +1,12 @@
 //! What an attachment says of itself: on its control socket, and while it ends.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::detach::Detach;
 use super::succession::Succession;
@@ -13,8 +15,14 @@ use crate::chain::{ChainStatus, Observer};
 use crate::control::{self, Control};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::front::Clients;
+use crate::net::tcp_tuning;
 use crate::printable::{Quoted as _, Shown as _};
+use crate::progress::rate;
 use crate::size::Size;
+use crate::target::meter::{Activity, Meter};
+
+/// How long the connection may take to say how the way is. One that is busy is not waited for.
+const WAY_WITHIN: Duration = Duration::from_millis(500);
 
 /// How often it is said what the end waits for.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
@@ -44,6 +52,52 @@ pub struct AttachStatus {
     pub clients: usize,
     /// The volume, and the connection to it.
     pub volume: ChainStatus,
+    /// What the kernel knows of the way to the server.
+    #[serde(default)]
+    pub way: Option<WayStatus>,
+    /// What programs have done with the volume since the process began.
+    #[serde(default)]
+    pub activity: Activity,
+}
+
+/// How the way to a server is, by the first connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// The smoothed round trip, in microseconds.
+    pub round_trip_us: u64,
+    /// The least one of the last minutes.
+    pub round_trip_least_us: u64,
+    /// The best rate of the last round trips, in bytes per second.
+    pub delivery_rate: u64,
+    /// Segments that were sent.
+    pub segments: u64,
+    /// Those that had to be sent again.
+    pub sent_again: u64,
+}
+
+impl From<tcp_tuning::Info> for WayStatus {
+    fn from(info: tcp_tuning::Info) -> Self {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            round_trip_us: micros(info.round_trip),
+            round_trip_least_us: micros(info.round_trip_least),
+            delivery_rate: info.delivery_rate,
+            segments: info.segments,
+            sent_again: info.lost,
+        }
+    }
+}
+
+impl WayStatus {
+    fn text(&self) -> String {
+        let Self { segments, sent_again, .. } = self;
+        let millis = |micros: u64| micros as f64 / 1e3;
+        let (now, least) = (millis(self.round_trip_us), millis(self.round_trip_least_us));
+        let rate = rate(self.delivery_rate, Duration::from_secs(1));
+        format!(
+            "link: round trip {now:.1} ms, at least {least:.1} ms; {rate} at best of late; {sent_again} of {segments} segments sent again"
+        )
+    }
 }
 
 impl AttachStatus {
@@ -70,7 +124,7 @@ impl AttachStatus {
     pub fn text(&self) -> String {
         let Self { attachment, pid, clients, volume, .. } = self;
         let place = self.place();
-        let ChainStatus { state, unflushed, failure, replay_log, lost, journal } = volume;
+        let ChainStatus { state, unflushed, failure, replay_log, lost, journal, .. } = volume;
         let mut text = format!(
             "{attachment}\n  {place} by process {pid}, {clients} clients\n  \
              {state}"
@@ -78,6 +132,9 @@ impl AttachStatus {
         // What could not be written is told below.
         if replay_log.is_none() && *lost == 0 {
             text += &format!(", {} bytes not flushed", Size(*unflushed));
+        }
+        if let Some(way) = &self.way {
+            text += &format!("\n  {}", way.text());
         }
         if let Some(journal) = journal {
             text += &format!("\n  {}", journal.text());
@@ -108,9 +165,16 @@ pub(super) struct StatusReporter {
     pub(super) file: Option<PathBuf>,
     pub(super) clients: Clients,
     pub(super) volume: Observer,
+    pub(super) meter: Arc<Meter>,
 }
 
 impl StatusReporter {
+    /// The same with what has to be asked for.
+    async fn full_status(&self) -> AttachStatus {
+        let way = timeout(WAY_WITHIN, self.volume.path()).await.ok().flatten();
+        AttachStatus { way: way.map(WayStatus::from), ..self.status() }
+    }
+
     fn status(&self) -> AttachStatus {
         let device = self.file.as_deref().and_then(|file| loops_over(file).into_iter().next());
         let mounted = device.as_deref().and_then(|device| mounts_of(device).into_iter().next());
@@ -124,6 +188,8 @@ impl StatusReporter {
             pid: std::process::id(),
             clients: self.clients.count(),
             volume: self.volume.status(),
+            way: None,
+            activity: self.meter.activity().summed_up(),
         }
     }
 
@@ -154,7 +220,7 @@ impl StatusReporter {
                         detach.expect();
                         Ok("expected".to_owned())
                     }
-                    "status" => serde_json::to_string(&reporter.status())
+                    "status" => serde_json::to_string(&reporter.full_status().await)
                         .or_fail(|| "cannot tell the status".to_owned()),
                     other => Err(Failure::new(format!("an attachment does not know `{other}`"))),
                 };

@@ -8,15 +8,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::super::open_metrics::{self, family};
 use crate::front::hyperscsi;
 use crate::front::iscsi::Node;
 use crate::target::meter::{Activity, BUCKETS, Work, bound};
@@ -97,11 +96,7 @@ async fn answer(mut stream: TcpStream, status: Status) -> io::Result<()> {
 
 /// All of it, in the text format.
 fn text(status: Status) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("longhaul");
-    registry.register_collector(Box::new(Snapshot(status)));
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
+    open_metrics::text(Snapshot(status))
 }
 
 /// What is told, at one moment.
@@ -211,25 +206,6 @@ const OF_KINDS: [OfKind; 2] = [
     ("commands", "Commands that have ended.", |work| work.commands),
     ("bytes", "Bytes of data of commands that have ended.", |work| work.bytes),
 ];
-
-/// A gauge or counter with its samples. The name of a counter gets `_total`.
-fn family<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder<'_>,
-    kind: MetricType,
-    name: &str,
-    help: &str,
-    samples: impl IntoIterator<Item = (L, u64)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    for (labels, value) in samples {
-        let mut sample = family.encode_family(&labels)?;
-        match kind {
-            MetricType::Counter => sample.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
-            _ => sample.encode_gauge(&value)?,
-        }
-    }
-    Ok(())
-}
 
 /// The work of each target and kind, and its labels.
 fn works(status: &Status) -> impl Iterator<Item = ([(&str, &str); 2], &Work)> {
