@@ -22,7 +22,8 @@ impl Metered {
     }
 
     fn count<'a, T: Send + 'a>(&'a self, kind: Kind, bytes: u64, work: Work<'a, T>) -> Work<'a, T> {
-        let mut running = Running { meter: &self.meter, kind, began: Instant::now(), is_over: false };
+        let mut running =
+            Running { meter: &self.meter, kind, began: Instant::now(), is_over: false };
         self.meter.began();
         Box::pin(async move {
             let done = work.await;

@@ -66,7 +66,7 @@ impl Observer {
     #[must_use]
     pub fn settle(&self) -> bool {
         // All are asked, so that none waits for another.
-        self.workers.iter().map(|worker| worker.settle()).fold(true, |all, is| all && is)
+        self.workers.iter().filter(|worker| !worker.settle()).count() == 0
     }
 
     /// How it is now.

@@ -192,9 +192,7 @@ enum Source {
 impl Answer {
     fn read(answer: String, path: &Path) -> Outcome<Self> {
         let source = match serde_json::from_str(&answer) {
-            Ok(status) => {
-                Source::Attachment(Box::new(StatusSample { status, at: Instant::now() }))
-            }
+            Ok(status) => Source::Attachment(Box::new(StatusSample { status, at: Instant::now() })),
             Err(_) => {
                 let status = serde_json::from_str(&answer);
                 let cannot = || format!("cannot read the answer of {}", path.shown());
@@ -309,9 +307,8 @@ fn works(told: &Activity, recent: &Activity, took: Duration) -> String {
         ("writes", &told.writes, &recent.writes),
         ("others", &told.others, &recent.others),
     ];
-    let lines = kinds.map(|(name, told, recent)| {
-        format!("  {name:<7} {}{}\n", work(told), speed(recent, took))
-    });
+    let lines = kinds
+        .map(|(name, told, recent)| format!("  {name:<7} {}{}\n", work(told), speed(recent, took)));
     lines.concat()
 }
 

@@ -356,7 +356,7 @@ impl WorkerStatus for WorkersStatus {
     }
 
     fn settle(&self) -> bool {
-        self.0.iter().map(|worker| worker.settle()).fold(true, |all, is| all && is)
+        self.0.iter().filter(|worker| !worker.settle()).count() == 0
     }
 }
 
