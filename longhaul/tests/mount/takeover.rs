@@ -32,12 +32,22 @@ fn fio(node: &str, stop: &Arc<AtomicBool>) -> thread::JoinHandle<usize> {
     thread::spawn(move || {
         let mut runs = 0;
         while !stop.load(Ordering::Relaxed) {
-            let mut fio = Command::new("fio");
-            fio.args(["--name=verify", "--rw=randwrite", "--bsrange=4k-128k", "--blockalign=4k"]);
+            // What is killed as soon as it serves lets little pass: one run may take as long as all rounds.
+            let mut fio = Command::new("timeout");
+            fio.args([
+                "900",
+                "fio",
+                "--name=verify",
+                "--rw=randwrite",
+                "--bsrange=4k-128k",
+                "--blockalign=4k",
+            ]);
             fio.args(["--direct=1", "--ioengine=libaio", "--iodepth=16", "--size=8M"]);
             fio.args(["--verify=crc32c", "--verify_fatal=1", "--fsync=32"]);
             fio.args([&format!("--filename={node}"), "--output-format=terse"]);
-            must(fio.arg(format!("--randseed={}", runs + 1)).current_dir("/tmp"));
+            let ended =
+                fio.arg(format!("--randseed={}", runs + 1)).current_dir("/tmp").output().unwrap();
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
             runs += 1;
         }
         runs

@@ -29,7 +29,7 @@ use crate::stop::Stop;
 
 /// The first time that is waited before a process is started again, and the longest.
 const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// One that has lived as long as this did not fail at what it began with.
 const LIVED: Duration = Duration::from_secs(60);
