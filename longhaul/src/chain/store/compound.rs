@@ -368,13 +368,13 @@ mod tests {
 
     use super::*;
 
-    struct Told {
+    struct FixedEnd {
         has_flushed_all: bool,
         unflushed: u64,
         loss: Option<&'static str>,
     }
 
-    impl Close for Told {
+    impl Close for FixedEnd {
         fn has_flushed_all(&self) -> bool {
             self.has_flushed_all
         }
@@ -401,7 +401,7 @@ mod tests {
         let mirror = Mirror::open(openings, options, runtime()).await.unwrap();
         mirror.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
         let told = |has_flushed_all, unflushed, loss| {
-            Arc::new(Told { has_flushed_all, unflushed, loss }) as Arc<dyn Close>
+            Arc::new(FixedEnd { has_flushed_all, unflushed, loss }) as Arc<dyn Close>
         };
         let ends = [("a", told(false, 512, Some("it is lost"))), ("b", told(true, 0, None))];
         let closes = Closes {

@@ -163,7 +163,7 @@ async fn member_that_is_put_out_again_while_it_is_copied_to_is_left_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_does_not_keep_the_rest_from_being_copied() {
+async fn region_that_cannot_be_read_does_not_keep_the_rest_from_being_copied() {
     let [a, b] = disks(4 * MIB);
     create(members(&[Arc::clone(&a), Arc::clone(&b)]), ID).await.unwrap();
     a.write(AREA, Bytes::from(vec![5; 4 * MIB as usize]), Durability::Durable).await.unwrap();
