@@ -116,10 +116,13 @@ pub async fn run(args: Args) -> Outcome {
 /// The server that is meant, and the key that it must have.
 fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
     let what = || Failure::usage(format!("cannot look at {place}"));
-    if !place.contains("://") {
-        return Ok((place.parse().map_err(|why| what().because(why))?, None));
-    }
-    match place.parse::<Uri>().map_err(|why| what().because(why))?.location() {
+    let uri = match place.parse::<Uri>() {
+        Ok(uri) => uri,
+        Err(why) if place.contains("://") => return Err(what().because(why)),
+        // A port stands behind a colon too.
+        Err(_) => return Ok((place.parse().map_err(|why| what().because(why))?, None)),
+    };
+    match uri.location() {
         Location::Unit(uri) => Ok((uri.host.clone(), uri.pin)),
         Location::Served(_) => Err(what().because("it is of a HyperSCSI server").hint(
             "only iSCSI servers can be looked at: `longhaul info` says whether this one answers",
