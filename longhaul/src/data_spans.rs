@@ -41,7 +41,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[tokio::test]
-    async fn what_is_read_is_what_is_there() {
+    async fn map_does_not_hide_data() {
         let volume = Memory::new(8 * MIB, 512);
         assert_eq!(next_data(&volume, Span::new(0, 8 * MIB)).await.unwrap(), None);
         volume.write(3 * MIB, vec![7; 512].into(), Durability::Volatile).await.unwrap();

@@ -102,9 +102,20 @@ impl Volume for Metered {
 
 #[cfg(test)]
 mod tests {
+    use volume::check;
     use volume::store::memory::Memory;
 
     use super::*;
+
+    fn metered(inner: Arc<dyn Volume>) -> Arc<dyn Volume> {
+        Arc::new(Metered::new(inner, Arc::default()))
+    }
+
+    #[tokio::test]
+    async fn metered_volume_keeps_the_contract_and_tells_the_truth() {
+        check::volume(31, metered(Arc::new(Memory::new(5 << 20, 512)))).await;
+        check::truth(512, async |disk| metered(disk)).await;
+    }
 
     #[tokio::test]
     async fn requests_are_counted_by_kind_and_those_given_up_as_aborted() {

@@ -41,7 +41,12 @@ const READ_ONLY: Asked = Not("it takes no changes");
 const OF_TESTS: Asked = Not("it fails or waits as tests want it");
 
 /// Each volume, and where the contract, the truth and the neighbours are asked of it.
-const VOLUMES: [(&str, &str, [Asked; 3]); 24] = [
+const VOLUMES: [(&str, &str, [Asked; 3]); 25] = [
+    (
+        "Metered",
+        "longhaul/src/metered.rs",
+        [In("longhaul/src/metered.rs"), In("longhaul/src/metered.rs"), WHOLE],
+    ),
     (
         "Rbd",
         "longhaul/src/store/rbd.rs",
