@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_refused() {
+    fn text_that_names_no_image_is_refused() {
         for text in [
             "rbd:",
             "rbd:disk",
