@@ -65,10 +65,29 @@ pub fn of_attachment(dir: &Path) -> PathBuf {
     dir.join(format!("attach-{}.sock", std::process::id()))
 }
 
-/// Removes the socket of an attachment if its process is gone; whether it was one.
+/// Where a server listens that is this process, and was not told where.
+#[must_use]
+pub fn of_server(dir: &Path) -> PathBuf {
+    dir.join(format!("{OF_SERVER}{}.sock", std::process::id()))
+}
+
+const OF_SERVER: &str = "serve-";
+
+/// The sockets of the servers that run here and can be asked without being named.
+#[must_use]
+pub fn servers() -> Vec<PathBuf> {
+    let is_of_server = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        path == Path::new(DEFAULT) || name.starts_with(OF_SERVER)
+    };
+    found().into_iter().filter(is_of_server).filter(|path| is_listened_on(path)).collect()
+}
+
+/// Removes the socket of an attachment or a server if its process is gone; whether it was one.
 pub fn remove_if_left(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let process = name.strip_prefix("attach-").and_then(|name| name.strip_suffix(".sock"));
+    let process = name.strip_prefix("attach-").or_else(|| name.strip_prefix(OF_SERVER));
+    let process = process.and_then(|name| name.strip_suffix(".sock"));
     let process = process.and_then(|process| Pid::from_raw(process.parse().ok()?));
     let is_gone = |process| test_kill_process(process) == Err(Errno::SRCH);
     process.is_some_and(is_gone) && std::fs::remove_file(path).is_ok()

@@ -92,6 +92,48 @@ fn those_that_answer_are_shown_beside_one_that_is_stopped_and_one_that_was_kille
     }
 }
 
+/// Nobody has to think of a socket before he starts a server that he will want to ask.
+#[test]
+fn server_that_was_not_told_where_to_be_asked_is_found_and_must_be_named_beside_another() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let serve = |name: &str| {
+        let volume = format!("{name}=memory:1M");
+        let serve = ["serve", "--volume", &volume, "--listen", "127.0.0.1:0"];
+        let server = Running::start(&mut longhaul(home, &serve));
+        assert!(server.line().is_some_and(|line| line.starts_with("ready ")));
+        let socket = home.join(format!("run/serve-{}.sock", server.pid()));
+        wait_for(&socket);
+        (server, socket)
+    };
+    let ask = |words: &[&str]| {
+        let (said, ended) = run(&longhaul(home, words));
+        (said, ended.code())
+    };
+    let (first, socket) = serve("first");
+    let (said, code) = ask(&["status"]);
+    assert!(code == Some(0) && said.contains("iqn.2026-11.dev.longhaul:first\n"), "{said}");
+    let (said, code) = ask(&["clients"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (second, other) = serve("second");
+    let (said, code) = ask(&["status"]);
+    assert!(code == Some(0) && said.contains(":first\n") && said.contains(":second\n"), "{said}");
+    let (said, code) = ask(&["clients"]);
+    assert_eq!(code, Some(2), "{said}");
+    for path in [&socket, &other] {
+        assert!(said.contains(path.to_str().unwrap()), "{said}");
+    }
+    let (said, code) = ask(&["clients", "--control", other.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    second.kill();
+    assert_eq!(ask(&["clients"]).1, Some(0), "only one runs");
+    let (said, _) = ask(&["status"]);
+    assert!(said.contains("was left by a process that was killed; it is removed"), "{said}");
+    assert!(!other.exists());
+    assert!(first.stop().success());
+    assert!(!socket.exists(), "it takes its socket away");
+}
+
 /// Connects until no more connections are taken.
 fn fill(socket: &Path) -> Vec<rustix::fd::OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect};

@@ -1,12 +1,10 @@
 //! `longhaul clients`: who may use a running server, and who is invited.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 use super::invite::PATIENCE;
+use super::server_socket::ServerSocket;
 use super::{say, say_json};
-use crate::control;
 use crate::failure::{OrFail as _, Outcome};
 use crate::printable::OneLine;
 use crate::utc::utc;
@@ -17,9 +15,8 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// The control socket of the server
-    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    server: ServerSocket,
 }
 
 /// What a server answers.
@@ -54,8 +51,7 @@ pub(super) struct OpenInvitation {
 
 /// Prints them.
 pub async fn run(args: Args) -> Outcome {
-    let answer = control::ask(&args.control, "clients", PATIENCE).await;
-    let answer = answer.map_err(|why| why.into_failure(&args.control))?;
+    let answer = args.server.ask("clients", PATIENCE).await?;
     let known: Clients = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
     if args.json {

@@ -61,8 +61,8 @@ const QUICK: [[&str; 3]; 12] = [
     ],
     [
         "Shut a client out",
-        "longhaul revoke laptop --control SOCKET",
-        "at the server, which was started with `--control SOCKET`; `longhaul clients` lists them",
+        "longhaul revoke laptop",
+        "at the server; `longhaul clients` lists them",
     ],
 ];
 

@@ -1,14 +1,13 @@
 //! `longhaul invite`: a client is let in without its key being known yet.
 
 use std::io::{IsTerminal as _, stdout};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::server_socket::ServerSocket;
 use super::{say, say_json, say_text};
 use crate::config::ConfigDuration;
-use crate::control;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::qr_code::QrCode;
 use crate::uri::Host;
@@ -35,9 +34,8 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// The control socket of the server
-    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    server: ServerSocket,
 }
 
 const EXAMPLES: &str = "\
@@ -72,7 +70,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks the server, and prints the invitation.
 pub async fn run(args: Args) -> Outcome {
-    let Args { name, volumes, read_only, time, address, json, control } = args;
+    let Args { name, volumes, read_only, time, address, json, server } = args;
     let seconds = time.into_inner().as_secs();
     if seconds == 0 {
         return Err(Failure::usage("an invitation is good for a second at least"));
@@ -80,8 +78,7 @@ pub async fn run(args: Args) -> Outcome {
     let addresses = address.iter().map(ToString::to_string).collect();
     let request = InviteRequest { name, volumes, read_only, seconds, addresses };
     let request = serde_json::to_string(&request).or_fail(|| "cannot ask".to_owned())?;
-    let answer = control::ask(&control, &format!("invite {request}"), PATIENCE).await;
-    let answer = answer.map_err(|why| why.into_failure(&control))?;
+    let answer = server.ask(&format!("invite {request}"), PATIENCE).await?;
     let invited: Invited = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
     if json { say_json(&invited) } else { invited.print() }

@@ -6,8 +6,8 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
 use super::invite::PATIENCE;
+use super::server_socket::ServerSocket;
 use super::{say, say_done, say_json};
-use crate::control;
 use crate::failure::{OrFail as _, Outcome};
 use crate::printable::{OneLine, Shown as _};
 use crate::size::Size;
@@ -37,7 +37,7 @@ enum Action {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        server: Server,
+        server: ServerSocket,
     },
     /// Put a disc into a drive, in the place of the one that is in it
     Load {
@@ -48,7 +48,7 @@ enum Action {
         #[command(flatten)]
         force: Force,
         #[command(flatten)]
-        server: Server,
+        server: ServerSocket,
     },
     /// Take the disc out of a drive
     Eject {
@@ -57,7 +57,7 @@ enum Action {
         #[command(flatten)]
         force: Force,
         #[command(flatten)]
-        server: Server,
+        server: ServerSocket,
     },
 }
 
@@ -66,13 +66,6 @@ struct Force {
     /// Also if an initiator has locked the tray, as it does while the disc is mounted: it meets errors there then
     #[arg(long)]
     force: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct Server {
-    /// The control socket of the server
-    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
-    control: PathBuf,
 }
 
 /// What is asked of a server.
@@ -105,25 +98,22 @@ pub async fn run(args: Args) -> Outcome {
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
-            say_done(&server.ask(&Request::Load { drive, disc, force }).await?)
+            say_done(&ask(&server, &Request::Load { drive, disc, force }).await?)
         }
         Action::Eject { drive, force: Force { force }, server } => {
-            say_done(&server.ask(&Request::Eject { drive, force }).await?)
+            say_done(&ask(&server, &Request::Eject { drive, force }).await?)
         }
     }
 }
 
-impl Server {
-    async fn ask(&self, request: &Request) -> Outcome<String> {
-        let request = serde_json::to_string(request);
-        let request = request.or_fail(|| "cannot tell the server what is wanted".to_owned())?;
-        let answer = control::ask(&self.control, &format!("media {request}"), PATIENCE).await;
-        answer.map_err(|why| why.into_failure(&self.control))
-    }
+async fn ask(server: &ServerSocket, request: &Request) -> Outcome<String> {
+    let request = serde_json::to_string(request);
+    let request = request.or_fail(|| "cannot tell the server what is wanted".to_owned())?;
+    server.ask(&format!("media {request}"), PATIENCE).await
 }
 
-async fn list(json: bool, server: &Server) -> Outcome {
-    let answer = server.ask(&Request::List).await?;
+async fn list(json: bool, server: &ServerSocket) -> Outcome {
+    let answer = ask(server, &Request::List).await?;
     let drives: Vec<Drive> = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
     if json {

@@ -43,6 +43,7 @@ pub mod reload;
 pub mod replay;
 pub mod revoke;
 pub mod serve;
+mod server_socket;
 pub mod status;
 mod trace_file;
 pub mod tune;

@@ -37,7 +37,7 @@ use super::options::{ReplayLogArgs, blocking};
 use super::unless_stopped;
 use crate::chain::{self, Chain, Contents, Login, OpenOptions, SEEN_WITHIN, Unlock};
 use crate::config::{self, Client, Config, Served, ServerOptions, Upstream};
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Enrolment, Node, Server};
@@ -255,9 +255,18 @@ fn announce(volumes: &[Served], portals: &[SocketAddr], pin: Option<PublicKey>) 
 }
 
 fn control(config: &Config, given: Option<UnixListener>) -> Outcome<Option<Control>> {
-    match given {
-        Some(listener) => Control::on(listener).map(Some),
-        None => config.control.as_deref().map(Control::bind).transpose(),
+    match (given, &config.control) {
+        (Some(listener), _) => Control::on(listener).map(Some),
+        (None, Some(path)) => Control::bind(path).map(Some),
+        // Nobody has asked for one: a server that can have none is only not found by `status` and the like.
+        (None, None) => {
+            let path = control::runtime_dir().map(|dir| control::of_server(&dir));
+            let bound = path.map(|path| Control::bind(&path)).transpose();
+            Ok(bound.unwrap_or_else(|why| {
+                tracing::debug!(%why, "there is no control socket");
+                None
+            }))
+        }
     }
 }
 

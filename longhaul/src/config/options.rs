@@ -88,9 +88,9 @@ options! {
         }
         control: Option<PathBuf> = path => {
             kind: PATH,
-            default: Standard::Words(""),
+            default: Standard::Words("one of its own, which is found"),
             place: Place::Both,
-            help: "Socket at which `longhaul status` and `longhaul reload` ask",
+            help: "Socket at which `longhaul status`, `reload`, `invite` and others ask",
             manual: "Only root and the user of the server may ask",
         }
         metrics: Option<MetricsAddress> = text => {
