@@ -311,7 +311,11 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
             let kept = kept.as_ref();
             serve(&chain, counted, front, (background, kept), &detach, stop, (ender, end)).await
         }
-        Err(why) => Err(why),
+        Err(why) => {
+            // The chain ends once nobody has its volume any more.
+            drop(counted);
+            Err(why)
+        }
     };
     let front = match served {
         Ok(front) => front,
