@@ -59,11 +59,7 @@ const QUICK: [[&str; 3]; 12] = [
         "longhaul copy disk.img URI --verify",
         "either side a file or a URI; holes are not sent",
     ],
-    [
-        "Shut a client out",
-        "longhaul revoke laptop",
-        "at the server; `longhaul clients` lists them",
-    ],
+    ["Shut a client out", "longhaul revoke laptop", "at the server; `longhaul clients` lists them"],
 ];
 
 /// The quick reference as Markdown, which reads well on a terminal too.

@@ -295,3 +295,17 @@ fn mount_without_its_keeper_is_served_on_and_refuses_an_upgrade() {
     assert_eq!(stage.leftovers(), Vec::<String>::new());
     assert!(server.stop().success());
 }
+
+/// The keeper of the last mount may be about to end still.
+#[test]
+fn volume_is_mounted_again_at_once_after_umount() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal none", stage.uri()));
+    for _ in 0..6 {
+        stage.longhaul("umount disk");
+        stage.longhaul("mount disk");
+    }
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}

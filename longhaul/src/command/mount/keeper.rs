@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::super::attach::Background;
@@ -25,6 +27,7 @@ use crate::front::fuse::{Device, open_device};
 use crate::net::peer_process::peer_process;
 use crate::printable::Shown as _;
 use crate::secret::Secret;
+use crate::socket_file::SocketFile;
 use crate::stop::Stop;
 
 /// The first time that is waited before a process is started again, and the longest.
@@ -89,8 +92,11 @@ impl Supervisor {
         // Of one that was killed: who keeps a mount with this name has its loop device, which was looked for.
         let _ = fs::remove_file(&self.socket);
         let listener = UnixListener::bind(&self.socket).or_fail(what)?;
+        listener.set_nonblocking(true).or_fail(what)?;
+        let file = SocketFile::of(&self.socket).or_fail(what)?;
         let kept = self.keep(&listener, background, &mut stop).await;
-        let _ = fs::remove_file(&self.socket);
+        // The volume may have been mounted again already, since nothing serves it any more: that has its own by this name.
+        file.remove();
         kept
     }
 
@@ -151,11 +157,12 @@ impl Supervisor {
         let mut child = command.spawn().or_fail(what)?;
         let pid = child.id();
         let (says, mut said) = mpsc::channel(1);
-        let greeting = greeting(self.state.as_ref(), was_killed);
-        let listener = listener.try_clone().or_fail(what)?;
+        let greeting = Arc::new(greeting(self.state.as_ref(), was_killed));
+        let listener = listener.try_clone().and_then(tokio::net::UnixListener::from_std);
+        let listener = listener.or_fail(what)?;
         let listening =
             Listening { listener, pid, greeting, kernel: Arc::clone(&self.kernel), says };
-        let listening = listening.start().or_fail(what)?;
+        let listening = tokio::spawn(listening.hear_all());
         let mut is_stopping = false;
         let status = loop {
             tokio::select! {
@@ -167,9 +174,7 @@ impl Supervisor {
                 }
             }
         };
-        // It waits in accept(2), for a process that is gone.
-        drop(std::os::unix::net::UnixStream::connect(&self.socket));
-        drop(listening.await);
+        listening.abort();
         if let (Some(pid), Some(dir)) = (pid, control::runtime_dir()) {
             control::remove_if_left(&dir.join(format!("attach-{pid}.sock")));
         }
@@ -186,44 +191,48 @@ impl Supervisor {
     }
 }
 
-/// Waits for a process at the keeper's socket.
+/// Waits for a process at the keeper's socket, until it is aborted.
 struct Listening {
-    listener: UnixListener,
+    listener: tokio::net::UnixListener,
     pid: Option<u32>,
-    greeting: Secret,
+    greeting: Arc<Secret>,
     kernel: Arc<KernelFiles>,
     says: mpsc::Sender<StateReport>,
 }
 
 impl Listening {
-    fn start(self) -> std::io::Result<tokio::task::JoinHandle<()>> {
-        self.listener.set_nonblocking(false)?;
-        Ok(tokio::task::spawn_blocking(move || {
-            if let Err(why) = self.hear() {
-                tracing::warn!(%why, "the process that serves the mount was not heard");
-            }
-        }))
-    }
-
-    /// Hears the process, once; others are turned away. Ends when it is gone.
-    fn hear(&self) -> std::io::Result<()> {
+    /// Hears the process; others are turned away.
+    async fn hear_all(self) {
         loop {
-            let (stream, _) = self.listener.accept()?;
-            let asks = peer_process(&stream)?.as_raw_nonzero().get().cast_unsigned();
-            if Some(asks) == self.pid {
-                match greet(&stream, &self.greeting, &self.kernel.device, &self.kernel.record) {
-                    Ok(Some(state)) => drop(self.says.blocking_send((state, stream))),
-                    Ok(None) => {}
-                    // It was killed meanwhile. That must not end this: the successor asks here too.
-                    Err(why) => {
-                        tracing::warn!(%why, "the process that serves the mount was not heard");
-                    }
+            let heard = match self.listener.accept().await {
+                Ok((stream, _)) => self.hear(stream).await,
+                Err(why) => Err(why),
+            };
+            match heard {
+                Ok(None) => {}
+                Ok(Some(report)) => drop(self.says.send(report).await),
+                // It was killed meanwhile. That must not end this: the successor asks here too.
+                Err(why) => {
+                    tracing::warn!(%why, "the process that serves the mount was not heard");
                 }
             }
-            if asks == std::process::id() {
-                return Ok(());
-            }
         }
+    }
+
+    async fn hear(&self, stream: tokio::net::UnixStream) -> io::Result<Option<StateReport>> {
+        let stream = stream.into_std()?;
+        stream.set_nonblocking(false)?;
+        let asks = peer_process(&stream)?.as_raw_nonzero().get().cast_unsigned();
+        if Some(asks) != self.pid {
+            return Ok(None);
+        }
+        let (greeting, kernel) = (Arc::clone(&self.greeting), Arc::clone(&self.kernel));
+        // It answers once it serves; if it ends before, so does the stream.
+        let heard = spawn_blocking(move || {
+            let state = greet(&stream, &greeting, &kernel.device, &kernel.record)?;
+            Ok(state.map(|state| (state, stream)))
+        });
+        heard.await.map_err(io::Error::other)?
     }
 }
 
