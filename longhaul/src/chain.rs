@@ -28,7 +28,7 @@ use volume::{CryptoErase, Volume};
 
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::luks;
 use crate::net::tcp_tuning;
 use crate::printable::{Quoted as _, Shown as _};
@@ -387,7 +387,9 @@ impl Chain {
         if let Some(close) = abilities.close.as_ref().filter(|_| is_remote) {
             close.leave(GRACE);
         }
-        end(workers).await;
+        if let Some(lacking) = end(workers).await {
+            print_error(&format_args!("longhaul: {lacking}"));
+        }
         if !is_remote {
             return;
         }
@@ -397,6 +399,15 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
+        let (closed, lacking) = self.close_and_tell().await;
+        if let Some(lacking) = lacking {
+            print_error(&format_args!("longhaul: {lacking}"));
+        }
+        closed
+    }
+
+    /// The same; also what the volume lacks still, and a journal keeps for it.
+    pub async fn close_and_tell(self) -> (Outcome, Option<Failure>) {
         let Self { uri, volume, mut abilities, workers, .. } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
@@ -412,15 +423,15 @@ impl Chain {
         drop(volume);
         let is_gone = close.as_ref().is_some_and(|close| close.is_over());
         // Even after a failure: every write that still lands is worth having.
-        end(workers).await;
-        let Some(close) = close else { return flushed };
+        let lacking = end(workers).await;
+        let Some(close) = close else { return (flushed, lacking) };
         if flushed.is_ok() {
             close.flush_rest().await;
         }
         if let Some(token) = &abilities.token {
             token.give_back().await;
         }
-        match (close.close().await, flushed) {
+        let closed = match (close.close().await, flushed) {
             (Some(saved), flushed) => Err(unwritten(&uri, flushed, &saved)),
             (None, Err(_)) if is_gone && close.has_flushed_all() => {
                 tracing::warn!(
@@ -429,15 +440,18 @@ impl Chain {
                 Ok(())
             }
             (None, flushed) => flushed,
-        }
+        };
+        (closed, lacking)
     }
 }
 
-/// Ends what works for layers, from the top.
-async fn end(workers: Vec<Box<dyn Worker>>) {
+/// Ends what works for layers, from the top. What the volume lacks then.
+async fn end(workers: Vec<Box<dyn Worker>>) -> Option<Failure> {
+    let mut lacking = None;
     for worker in workers.into_iter().rev() {
-        worker.close().await;
+        lacking = worker.close().await.or(lacking);
     }
+    lacking
 }
 
 /// A volume could not be given all that was acknowledged: what has become of it.

@@ -77,7 +77,7 @@ pub(crate) fn explain_image(what: String, why: RbdOpenError) -> Failure {
         }
         RbdOpenError::Rbd(RbdError::Locked(_)) => {
             "end it there first; `--take-over` of `attach`, `copy`, `tune` and `key` takes its right to write away at once, and what it \
-             has not written is lost there; to read, `attach --read-only`"
+             has not written is lost there; one that was killed has it for half a minute more; to read, `attach --read-only`"
         }
         RbdOpenError::Rbd(RbdError::Step { why: cause, .. }) => match Errno::from_io_error(cause) {
             Some(Errno::NOENT) => "`rbd ls POOL` lists images, `ceph osd pool ls` pools",
@@ -152,7 +152,7 @@ fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
 
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
-    let is_fleeting = why.is_fleeting() && why.login().is_none();
+    let is_fleeting = why.is_fleeting();
     let failure = explain_at_length(what, why);
     if is_fleeting { failure.fleeting() } else { failure }
 }

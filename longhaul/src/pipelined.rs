@@ -188,8 +188,11 @@ impl Worker for Pipelined {
         Arc::new(Observer { pipeline, failure })
     }
 
-    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
-        Box::pin((*self).close())
+    fn close(self: Box<Self>) -> BoxFuture<'static, Option<Failure>> {
+        Box::pin(async {
+            (*self).close().await;
+            None
+        })
     }
 }
 

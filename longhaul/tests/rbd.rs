@@ -314,6 +314,24 @@ fn server_notices_that_an_image_has_another_size() {
     assert!(server.stop().success());
 }
 
+/// librbd writes what is before the end, and calls that success.
+#[tokio::test(flavor = "multi_thread")]
+async fn change_behind_the_end_of_a_smaller_image_fails_and_so_does_the_next_flush() {
+    let cluster = Cluster::get();
+    cluster.ceph("rbd create --size 16M shrinks");
+    let volume = open(&cluster.spec("shrinks"), WRITABLE).await.unwrap();
+    let (end, half) = (8_u64 << 20, 256_u64 << 10);
+    volume.write(end - half, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
+    volume.flush().await.unwrap();
+    cluster.ceph("rbd resize --allow-shrink --size 8M shrinks");
+    let data = vec![8; 2 * half as usize];
+    let written = volume.write(end - half, data.into(), Durability::Volatile).await;
+    assert_eq!(written.unwrap_err().kind, Kind::Gone);
+    assert!(volume.flush().await.is_err(), "what it lacks was not told to who waits for the flush");
+    assert!(volume.read(Span::new(end - half, 2 * half)).await.is_err());
+    assert!(volume.read(Span::new(end - half, half)).await.is_ok());
+}
+
 /// Requests wait for the cluster, for however long it is away, and go on.
 #[test]
 fn cluster_that_stands_still_costs_time_only() {

@@ -66,48 +66,59 @@ impl Requests {
     pub async fn read(&self, at: u64, len: usize) -> io::Result<Bytes> {
         let mut buffer = BytesMut::zeroed(len);
         let to = Place(buffer.as_mut_ptr());
-        let (_, buffer) = self
+        let (answer, buffer) = self
             .run(Buffer::Read(buffer), move |api, image, completion| {
                 // SAFETY: the buffer has `len` bytes, does not move, and lives until the request has ended.
                 unsafe { (api.rbd_aio_read)(image, at, len, to.get().cast(), completion) }
             })
             .await?;
         match buffer {
-            Buffer::Read(buffer) => Ok(buffer.freeze()),
+            Buffer::Read(buffer) if answer.cast_unsigned() == len => Ok(buffer.freeze()),
+            // librbd reads up to the end of an image, which may have been made smaller.
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Refuses to call a change done of which a part lies behind the end of the image: if that was made smaller meanwhile, librbd
+    /// leaves the part out, and reports success.
+    fn within(&self, at: u64, len: u64) -> io::Result<()> {
+        let mut size = 0;
+        // SAFETY: the image is open: it is not closed before all requests have ended, and the caller has just had one.
+        let asked = unsafe { (self.api.rbd_get_size)(self.image, &raw mut size) };
+        match asked {
+            0.. if at + len <= size => Ok(()),
+            0.. => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Err(io::Error::from_raw_os_error(-asked)),
         }
     }
 
     /// Writes `data`. Once it has succeeded they are durable.
     pub async fn write(&self, at: u64, data: Bytes) -> io::Result<()> {
         let (from, len) = (Place(data.as_ptr().cast_mut()), data.len());
-        self.run(Buffer::Write(data), move |api, image, completion| {
+        self.change((at, len as u64), Buffer::Write(data), move |api, image, completion| {
             // SAFETY: the data have `len` bytes, do not move, and live until the request has ended.
             unsafe { (api.rbd_aio_write)(image, at, len, from.get().cast(), completion) }
         })
         .await
-        .map(drop)
     }
 
     /// Gives space back, which reads as zeroes then.
     pub async fn discard(&self, at: u64, len: u64) -> io::Result<()> {
-        self.run(Buffer::None, move |api, image, completion| {
+        self.change((at, len), Buffer::None, move |api, image, completion| {
             // SAFETY: the image is open, and the completion new.
             unsafe { (api.rbd_aio_discard)(image, at, len, completion) }
         })
         .await
-        .map(drop)
     }
 
     /// Makes a part read as zeroes; with `thick` it has its space afterwards.
     pub async fn write_zeroes(&self, at: u64, len: usize, thick: bool) -> io::Result<()> {
         let flags = if thick { THICK } else { 0 };
-        self.run(Buffer::None, move |api, image, completion| {
+        self.change((at, len as u64), Buffer::None, move |api, image, completion| {
             // SAFETY: the image is open, and the completion new.
             unsafe { (api.rbd_aio_write_zeroes)(image, at, len, completion, flags, 0) }
         })
         .await
-        .map(drop)
     }
 
     /// Makes everything durable that was written before.
@@ -118,6 +129,19 @@ impl Requests {
         })
         .await
         .map(drop)
+    }
+
+    /// Carries out a change of `len` bytes, all of which are in the image afterwards.
+    async fn change(
+        &self,
+        (at, len): (u64, u64),
+        buffer: Buffer,
+        start: impl FnOnce(&Api, Handle, Handle) -> c_int,
+    ) -> io::Result<()> {
+        self.run(buffer, start).await?;
+        // The image stays open as long as the permit is there.
+        let _permit = self.permits.acquire().await.map_err(|_closed| super::closed())?;
+        self.within(at, len)
     }
 
     /// Starts a request, and waits for its end. One whose future is dropped goes on.

@@ -416,7 +416,7 @@ impl Worker for Running {
         Arc::new(Observer { layer: Arc::downgrade(&self.layer), path: self.path.clone() })
     }
 
-    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Option<Failure>> {
         Box::pin(async move {
             let Self { layer, worker, store, writer, path, uri } = *self;
             debug_assert_eq!(Arc::strong_count(&layer), 1, "the worker waits for the last holder");
@@ -428,9 +428,12 @@ impl Worker for Running {
                     {
                         tracing::warn!(%why, "the header still says that the volume has a journal");
                     }
-                    ended(&status, &*writer, &path, &uri);
+                    ended(&status, &*writer, &path, &uri)
                 }
-                Err(why) => tracing::error!(%why, "the journal ended early"),
+                Err(why) => {
+                    let what = format!("{uri} may lack what is in the journal {}", path.shown());
+                    Some(Failure::new(what).because(why))
+                }
             }
         })
     }
@@ -441,24 +444,24 @@ fn is_sent(status: &LayerStatus) -> bool {
     status.mode == Mode::Direct || status.journal.state == State::Clean
 }
 
-/// Gives up the guard of a journal whose volume has everything; otherwise says what it holds.
-fn ended(status: &LayerStatus, writer: &dyn OneWriter, path: &Path, uri: &Uri) {
+/// Gives up the guard of a journal whose volume has everything; otherwise tells what it holds.
+fn ended(status: &LayerStatus, writer: &dyn OneWriter, path: &Path, uri: &Uri) -> Option<Failure> {
     if is_sent(status) {
         if let Err(why) = writer.journal_sent(path) {
             tracing::warn!(%why, "the note of this attachment still names the journal");
         }
-        return;
+        return None;
     }
     let (unsent, path) = (status.journal.unsent, path.shown());
     let failure = status.failure.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
-    print_error(&match status.journal.state {
+    Some(Failure::new(match status.journal.state {
         State::Frozen => format!(
-            "longhaul: {uri} was taken over: {unsent} changes that it lacks stay in the journal {path}, which is frozen: \
+            "{uri} was taken over: {unsent} changes that it lacks stay in the journal {path}, which is frozen: \
              `longhaul journal export` saves them"
         ),
         _ => format!(
-            "longhaul: {uri} lacks {unsent} changes that are in the journal {path}{failure}: attach it with this journal again, or \
+            "{uri} lacks {unsent} changes that are in the journal {path}{failure}: attach it with this journal again, or \
              `longhaul journal drain {path}` sends them"
         ),
-    });
+    }))
 }

@@ -192,7 +192,8 @@ impl VolumeArgs {
         stop: &Stop,
     ) -> Outcome<Chain> {
         let mut opened = self.open_chain(uri, contents.clone(), kept, stop).await;
-        if opened.is_err() && self.journal.is_declined() {
+        let had_journal = kept.is_some_and(KeeperLink::had_journal);
+        if opened.is_err() && self.journal.is_declined() && !had_journal {
             opened = self.open_chain(uri, contents, kept, stop).await;
         }
         if opened.is_err() {
@@ -216,6 +217,7 @@ impl VolumeArgs {
         kept: Option<&KeeperLink>,
         stop: &Stop,
     ) -> Outcome<Chain> {
+        kept.map_or(Ok(()), KeeperLink::check_journal)?;
         let journal = self.journal.open().await?;
         if kept.is_some_and(KeeperLink::has_lost) {
             return Err(kept::lost(format!("cannot go on with the mount of {uri}")));
@@ -309,7 +311,8 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
         Ok(front) => {
             let background = background.as_ref();
             let kept = kept.as_ref();
-            serve(&chain, counted, front, (background, kept), &detach, stop, (ender, end)).await
+            serve(&chain, counted, front, (background, kept, &args), &detach, stop, (ender, end))
+                .await
         }
         Err(why) => {
             // The chain ends once nobody has its volume any more.
@@ -326,14 +329,21 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
             return Err(why);
         }
     };
-    let closed = chain.close().await;
+    let (closed, lacking) = chain.close_and_tell().await;
     let failure = front.failure().filter(|_| background.is_some());
     // Where nobody has it open any more, nobody can take what comes next for what was there.
     let is_used = background.is_none() || front.clients().count() > 0;
     front.end(closed.is_err() && is_used).await;
     let closed =
         closed.and_then(|()| failure.map_or(Ok(()), |why| Err(failed_meanwhile(&uri, &why))));
-    detach.answer(&closed);
+    // Whoever detaches it takes the volume for whole; for whoever ends the program the journal has what it lacks.
+    if let Some(lacking) = &lacking {
+        print_error(&format_args!("longhaul: {lacking}"));
+    }
+    match (lacking, &closed) {
+        (Some(lacking), Ok(())) => detach.answer(&Err(lacking)),
+        _ => detach.answer(&closed),
+    }
     closed
 }
 
@@ -423,7 +433,7 @@ async fn serve(
     chain: &Chain,
     Counted { volume, meter }: Counted,
     front: Front,
-    (background, kept): (Option<&Background>, Option<&KeeperLink>),
+    (background, kept, args): (Option<&Background>, Option<&KeeperLink>, &VolumeArgs),
     detach: &Detach,
     stop: Stop,
     (ender, end): (Stopper, Stop),
@@ -470,7 +480,12 @@ async fn serve(
         };
         let observer = chain.observer();
         let handing_over = async {
-            succession.serve(&front, &observer, refusal, status::remove_control_socket).await;
+            let successor = async || {
+                args.login.login().await.map(drop)?;
+                succession::try_program().await
+            };
+            let ending = status::remove_control_socket;
+            succession.serve(&front, &observer, (refusal, successor), ending).await;
             std::future::pending::<()>().await;
         };
         // It may end before it is told to: a mounted file can be unmounted by others.

@@ -21,6 +21,7 @@ use volume::{CryptoErase, Span, Volume};
 use super::open_error::OpenError;
 use super::scsi::{Identity, MarkCheck, Predecessor, Seen, State, Unguarded, Watched};
 use crate::attachments::UnitAddress;
+use crate::failure::Failure;
 use crate::net::tcp_tuning;
 use crate::replay_log::{Header, Saved};
 
@@ -58,8 +59,9 @@ pub trait Worker: Send + Sync {
     /// What tells how it is, without keeping it.
     fn status(&self) -> Arc<dyn WorkerStatus>;
 
-    /// Waits until everything that was accepted has been sent, or has failed. Nobody else may hold the volume any more.
-    fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
+    /// Waits until everything that was accepted has been sent, has failed, or is kept elsewhere. Nobody else may hold the volume
+    /// any more. What is kept, and the volume lacks, is told.
+    fn close(self: Box<Self>) -> BoxFuture<'static, Option<Failure>>;
 }
 
 /// How a worker is.

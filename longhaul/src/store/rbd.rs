@@ -320,6 +320,9 @@ impl Close for Rbd {
 /// right to write was taken.
 fn failed(verb: Verb, span: Option<Span>, why: io::Error) -> Error {
     use rustix::io::Errno;
+    if why.kind() == io::ErrorKind::UnexpectedEof {
+        return Error::new(Kind::Gone, verb, span).because("the image was made smaller");
+    }
     let source =
         |text: &str| -> Box<dyn StdError + Send + Sync> { format!("{text}: {why}").into() };
     match Errno::from_io_error(&why) {

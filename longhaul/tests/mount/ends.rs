@@ -105,6 +105,30 @@ fn process_that_is_killed_leaves_errors_and_is_cleared_away() {
     stage.longhaul("umount disk");
 }
 
+/// The journal has what the server lacks, so that nothing is lost; but who detaches a volume takes it for whole.
+#[test]
+fn umount_says_what_the_volume_lacks_and_its_journal_keeps() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let mount = format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri());
+    stage.longhaul(&mount);
+    server.kill();
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
+    let (printed, status) = run(&stage.command("umount disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(!printed.contains("all that was written is on it"), "{printed}");
+    for words in ["lacks", "in the journal", "longhaul journal drain"] {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
+    let server = stage.serve("--state reservations");
+    stage.longhaul("mount disk");
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    let told = stage.longhaul("umount disk");
+    assert!(told.contains("all that was written is on it"), "{told}");
+    assert!(server.stop().success());
+}
+
 /// With a journal `fsync` waits for a disk of this machine only, and what it has promised outlives the process and the server.
 #[test]
 fn flushed_data_in_a_journal_outlive_the_process_and_the_server() {

@@ -333,11 +333,13 @@ impl Worker for MemberWorkers {
         Arc::new(WorkersStatus(self.0.iter().map(|worker| worker.status()).collect()))
     }
 
-    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Option<Failure>> {
         Box::pin(async move {
+            let mut lacking = None;
             for worker in self.0 {
-                worker.close().await;
+                lacking = worker.close().await.or(lacking);
             }
+            lacking
         })
     }
 }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -48,6 +49,34 @@ struct MountState {
     key: Option<Vec<u8>>,
     /// By which the target kept other writers away, if it did, and whether that outlives a loss of power.
     reserved: Option<(u64, bool)>,
+    /// The file of its journal, if it has one.
+    journal: Option<JournalFile>,
+}
+
+/// Which file a journal is: another one at its path does not hold what it held.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+struct JournalFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl JournalFile {
+    fn of(path: PathBuf) -> io::Result<Self> {
+        let found = std::fs::metadata(&path)?;
+        Ok(Self { path, device: found.dev(), inode: found.ino() })
+    }
+
+    /// An error if it is not where it was.
+    fn check(&self) -> Outcome {
+        let is_there = Self::of(self.path.clone()).is_ok_and(|found| found == *self);
+        if is_there {
+            return Ok(());
+        }
+        Err(Failure::new(format!("the journal {} is not there any more", self.path.shown()))
+            .because("what it holds, and was acknowledged, may be nowhere else")
+            .hint("bring it back before the mount is ended; programs would find older data without it"))
+    }
 }
 
 impl Drop for MountState {
@@ -184,6 +213,17 @@ impl KeeperLink {
         }
     }
 
+    /// Refuses to go on without the journal that the process before had.
+    pub(super) fn check_journal(&self) -> Outcome {
+        let state = self.resumed.as_ref().map(|resumed| &resumed.state);
+        state.and_then(|state| state.journal.as_ref()).map_or(Ok(()), JournalFile::check)
+    }
+
+    /// Whether the process before had one.
+    pub(super) fn had_journal(&self) -> bool {
+        self.resumed.as_ref().is_some_and(|resumed| resumed.state.journal.is_some())
+    }
+
     /// Whether something is lost that the process before had acknowledged.
     pub(super) fn has_lost(&self) -> bool {
         let is_unflushed = self.record.as_ref().is_some_and(Record::is_unflushed);
@@ -257,7 +297,9 @@ impl KeeperLink {
         let key = self.key.get().map(|key| key.expose().to_vec());
         let (uri, size) = (chain.uri().to_string(), size(chain));
         let reserved = chain.for_successor().map(|own| (own.key, own.through_power_loss));
-        let state = MountState { uri, made, size, unit: unit(chain).await?, key, reserved };
+        let journal = journal(chain).or_fail(what)?;
+        let state =
+            MountState { uri, made, size, unit: unit(chain).await?, key, reserved, journal };
         let mut line = Zeroizing::new(Vec::with_capacity(4096));
         serde_json::to_writer(&mut *line, &state).or_fail(what)?;
         line.push(b'\n');
@@ -272,6 +314,10 @@ impl KeeperLink {
             false => Err(Failure::new(what()).because("it has ended")),
         }
     }
+}
+
+fn journal(chain: &Chain) -> io::Result<Option<JournalFile>> {
+    chain.observer().status().journal.map(|journal| JournalFile::of(journal.path)).transpose()
 }
 
 fn size(chain: &Chain) -> u64 {

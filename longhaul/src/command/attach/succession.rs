@@ -1,8 +1,10 @@
 //! Those who have asked that another process takes an attachment over.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::process::Command;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{sleep, timeout};
 
@@ -14,6 +16,9 @@ use crate::failure::{Failure, OrFail as _, Outcome};
 
 /// How long programs may wait for what the journal holds to be sent.
 const SENT_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long a program may take to tell its version.
+const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether it is.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -47,12 +52,13 @@ impl Succession {
 
     /// Hands the mount over to whoever asks, by ending the process as if it were killed: nothing is closed, so that the
     /// reservation stands until the next process has it. `before_end` runs at the last moment. A mount that cannot be handed
-    /// over is served as before.
+    /// over is served as before: for one of the reasons that `refusal` gives, or as `successor` finds out that the next process
+    /// could not begin.
     pub(super) async fn serve(
         &self,
         front: &Front,
         volume: &Observer,
-        refusal: impl Fn() -> Option<&'static str>,
+        (refusal, successor): (impl Fn() -> Option<&'static str>, impl AsyncFn() -> Outcome),
         before_end: impl Fn(),
     ) {
         let mut requests = self.requests.lock().await;
@@ -61,6 +67,12 @@ impl Succession {
                 request.answer(Err(
                     Failure::new("no other process can take this attachment over").because(why)
                 ));
+                continue;
+            }
+            if let Err(why) = successor().await {
+                request.answer(Err(why.within(
+                    "the process goes on as it is: the next one could not take the mount over",
+                )));
                 continue;
             }
             match hand_over(front, volume).await {
@@ -92,6 +104,21 @@ async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
     front.serve_on().await.or_fail(|| "the mount cannot be served any more".to_owned())?;
     Err(refuse("what its journal holds is not sent yet")
         .hint("`longhaul status` shows how much that is; try again when it is less"))
+}
+
+/// Starts the program that is installed now, for its version only.
+pub(super) async fn try_program() -> Outcome {
+    let own = std::env::current_exe().or_fail(|| "cannot tell which program this is".to_owned())?;
+    // So the kernel calls the path of one that was replaced (proc(5)).
+    let own = own.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+    let what = || format!("cannot start {own}");
+    let mut program = Command::new(&own);
+    program.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    let ended = timeout(STARTED_WITHIN, program.status()).await.or_fail(what)?.or_fail(what)?;
+    match ended.success() {
+        true => Ok(()),
+        false => Err(Failure::new(what()).because(ended.to_string())),
+    }
 }
 
 /// Waits until the volume has what the journal holds, and the journal says so: its reader finds nothing.

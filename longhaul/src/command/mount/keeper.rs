@@ -48,6 +48,8 @@ pub(super) struct Supervisor {
     kernel: Arc<KernelFiles>,
     /// What the last process has said that its successor needs; `None` before the first one serves.
     state: Option<Secret>,
+    /// The program that was installed since could not be started: the next process is of the one that runs here.
+    is_own_program: bool,
 }
 
 /// What is handed to each of them.
@@ -80,7 +82,7 @@ impl Supervisor {
         let device = open_device().or_fail(what)?;
         let record = memfd_create(c"longhaul-mount", MemfdFlags::CLOEXEC).or_fail(what)?;
         let kernel = Arc::new(KernelFiles { device, record: File::from(record) });
-        Ok(Self { program, arguments, socket, kernel, state: None })
+        Ok(Self { program, arguments, socket, kernel, state: None, is_own_program: false })
     }
 
     /// Keeps it until it ends.
@@ -109,14 +111,27 @@ impl Supervisor {
         let (mut was_killed, mut pause) = (false, PAUSE);
         loop {
             let began = Instant::now();
-            let (status, is_stopping) = self.live(listener, was_killed, background, stop).await?;
+            let lived = self.live(listener, was_killed, background, stop).await;
             if began.elapsed() >= LIVED {
                 pause = PAUSE;
             }
-            let next = if is_stopping { Next::End } else { next(status, self.state.is_some()) };
+            let (status, is_stopping) = match lived {
+                Ok(lived) => lived,
+                // There is a mount, and the machine may have memory or the program again.
+                Err(why) if self.state.is_some() => {
+                    print_error(&format_args!("longhaul: {why}"));
+                    pause = self.wait(pause, stop).await?;
+                    continue;
+                }
+                Err(why) => return Err(why),
+            };
+            let next = next(status, self.state.is_some());
+            self.is_own_program |= is_not_started(status) && self.state.is_some();
             match next {
-                Next::End => return end(status),
+                // What it was told to do is the next one's to do, once that serves.
                 Next::Successor { was_killed: false } => was_killed = false,
+                _ if is_stopping => return end(status),
+                Next::End => return end(status),
                 Next::Successor { was_killed: true } => {
                     print_error(&format_args!(
                         "longhaul: the process that served the mount has ended ({status}): another one takes it over"
@@ -148,13 +163,7 @@ impl Supervisor {
         stop: &mut Stop,
     ) -> Outcome<(ExitStatus, bool)> {
         let what = || "cannot start the process that serves the mount".to_owned();
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments[1..]);
-        if self.state.is_some() {
-            // The terminal, and the process that waited for the first one, are gone.
-            command.stdin(Stdio::null()).stdout(Stdio::null());
-        }
-        let mut child = command.spawn().or_fail(what)?;
+        let mut child = self.start().or_fail(what)?;
         let pid = child.id();
         let (says, mut said) = mpsc::channel(1);
         let greeting = Arc::new(greeting(self.state.as_ref(), was_killed));
@@ -163,12 +172,16 @@ impl Supervisor {
         let listening =
             Listening { listener, pid, greeting, kernel: Arc::clone(&self.kernel), says };
         let listening = tokio::spawn(listening.hear_all());
-        let mut is_stopping = false;
+        // One that takes a mount over would leave it if it were stopped before it has it.
+        let (mut is_stopping, mut may_stop) = (false, self.state.is_none());
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status.or_fail(what)?,
-                Some(said) = said.recv() => self.heard(said, background)?,
-                () = stop.called(), if !is_stopping => {
+                Some(said) = said.recv() => {
+                    self.heard(said, background)?;
+                    may_stop = true;
+                }
+                () = stop.called(), if may_stop && !is_stopping => {
                     is_stopping = true;
                     terminate(&child);
                 }
@@ -179,6 +192,33 @@ impl Supervisor {
             control::remove_if_left(&dir.join(format!("attach-{pid}.sock")));
         }
         Ok((status, is_stopping))
+    }
+
+    /// Starts a process of the program that is installed now; if that cannot be, of the one that runs here.
+    fn start(&mut self) -> io::Result<Child> {
+        let start = |program: &Path| {
+            let mut command = Command::new(program);
+            command.args(&self.arguments[1..]);
+            if self.state.is_some() {
+                // The terminal, and the process that waited for the first one, are gone.
+                command.stdin(Stdio::null()).stdout(Stdio::null());
+            }
+            command.spawn()
+        };
+        let own = Path::new("/proc/self/exe");
+        if self.is_own_program {
+            return start(own);
+        }
+        match start(&self.program) {
+            Err(why) if self.state.is_some() => {
+                print_error(&format_args!(
+                    "longhaul: cannot start {}: {why}; the program that runs here goes on",
+                    self.program.shown()
+                ));
+                start(own)
+            }
+            started => started,
+        }
     }
 
     /// The process serves. With the first that does the terminal is left, and who waits for it.
@@ -236,6 +276,12 @@ impl Listening {
     }
 }
 
+/// Whether it is the end of a program that could not begin: its interpreter or a library is missing (127), or it cannot be
+/// executed (126), by the convention of shells and of ld.so(8).
+fn is_not_started(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(126 | 127))
+}
+
 /// Says `status` as the end of this process too; the one that ended has said why.
 fn end(status: ExitStatus) -> Outcome {
     match status.code() {
@@ -250,6 +296,7 @@ fn next(status: ExitStatus, has_served: bool) -> Next {
         _ if !has_served => Next::End,
         (Some(code), _) if code == i32::from(HANDED_OVER) => Next::Successor { was_killed: false },
         (Some(code), _) if code == i32::from(TRY_AGAIN) => Next::TryAgain,
+        _ if is_not_started(status) => Next::TryAgain,
         (Some(PANICKED), _) | (_, Some(_)) => Next::Successor { was_killed: true },
         _ => Next::End,
     }
@@ -282,6 +329,8 @@ mod tests {
         assert_eq!(next(exited(PANICKED), true), Next::Successor { was_killed: true });
         assert_eq!(next(exited(HANDED_OVER.into()), true), Next::Successor { was_killed: false });
         assert_eq!(next(exited(TRY_AGAIN.into()), true), Next::TryAgain);
+        assert_eq!(next(exited(127), true), Next::TryAgain, "its library is missing");
+        assert_eq!(next(exited(127), false), Next::End);
         for code in [0, 1, 2] {
             assert_eq!(next(exited(code), true), Next::End);
         }

@@ -59,14 +59,13 @@ impl<E: StdError> OpenError<E> {
         }
     }
 
-    /// Whether it may be over when it is tried again: nothing is wrong but that the unit did not answer.
+    /// Whether it may be over when it is tried again. What a connection that is there would wait for is: a target or a unit that
+    /// refuses may have a server that comes up. Not that another has the volume, or that it is another one.
     pub const fn is_fleeting(&self) -> bool {
         match self {
             Self::Session(_) | Self::Lost(_) | Self::Slow(..) => true,
-            Self::Device(DeviceError::Unit(why))
-            | Self::Unit(why)
-            | Self::Reservation(ReservationError::Unit(why)) => {
-                matches!(why, UnitError::Lost(_) | UnitError::Task(_))
+            Self::Device(_) | Self::Unit(_) | Self::Reservation(ReservationError::Unit(_)) => {
+                !self.is_conflict()
             }
             _ => false,
         }

@@ -201,11 +201,12 @@ impl Worker for MirrorWorker {
         Arc::new(Status(self.mirror.observer()))
     }
 
-    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Option<Failure>> {
         Box::pin(async move {
             self.mirror.stop();
             let _ = self.task.await;
             self.mirror.close().await;
+            None
         })
     }
 }
