@@ -44,6 +44,26 @@ impl Chain {
         (logs, writer.filter(|_| !is_nobody).map(|writer| writer.to_string()))
     }
 
+    /// The journals of this machine that hold what it lacks, as the notes of its attachments say.
+    pub async fn unsent_journals(&self) -> Vec<PathBuf> {
+        let Some(store) = self.abilities.probe.clone() else { return Vec::new() };
+        let look = move || {
+            let folder = store.state_dir().map(|state| attachments::folder(&state));
+            let place = store.place();
+            let notes =
+                folder.map(|folder| attachments::noted(&folder, &place)).unwrap_or_default();
+            let noted = notes.into_iter().filter(|note| note.is_of(&place));
+            let noted = noted.flat_map(|note| note.unwritten_logs);
+            let mut unsent: Vec<_> = noted
+                .filter(|path| journals::is_journal(path) && !journals::is_sent(path))
+                .collect();
+            unsent.sort();
+            unsent.dedup();
+            unsent
+        };
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    }
+
     /// Whether its unit is reserved, so that its reader would be told by whom.
     pub async fn is_reserved(&self) -> bool {
         match &self.abilities.probe {

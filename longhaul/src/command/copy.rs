@@ -223,25 +223,29 @@ pub async fn run(args: Args) -> Outcome {
     let source = chain::open(from, source).await?;
     source.leave_on(stop.clone());
     let (logs, writer) = stop.unless_called(source.gaps()).await.unwrap_or_default();
-    tell_of_source(from, &logs, writer);
+    let journals = stop.unless_called(source.unsent_journals()).await.unwrap_or_default();
+    tell_of_source(from, &logs, &journals, writer);
     let mut summary = closing(source, async |source| args.copy(source, login, stop).await).await?;
     super::tell_of_memory(to);
-    summary.lacks = logs.iter().map(|log| log.path.shown().to_string()).collect();
+    let lacks = logs.iter().map(|log| &log.path).chain(&journals);
+    summary.lacks = lacks.map(|path| path.shown().to_string()).collect();
     match args.json {
         true => super::say_json(&summary)?,
         false => super::say_done(&summary.to_string())?,
     }
-    refuse_gaps(from, &logs)
+    refuse_gaps(from, &logs)?;
+    super::refuse_unsent(from, &journals, "the copy")
 }
 
 /// Says what the copy will not be, before it is made.
-fn tell_of_source(from: &Uri, logs: &[Pending], writer: Option<String>) {
+fn tell_of_source(from: &Uri, logs: &[Pending], journals: &[PathBuf], writer: Option<String>) {
     for log in logs {
         let replay = log.command();
         print_error(&format_args!(
             "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `{replay}` should come first"
         ));
     }
+    super::tell_of_unsent(from, journals, "the copy");
     if let Some(writer) = writer {
         print_error(&format_args!(
             "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \

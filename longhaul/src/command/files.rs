@@ -47,11 +47,19 @@ impl FilesArgs {
         };
         let chain = chain::open(&self.uri, options).await?;
         chain.leave_on(stop.clone());
-        closing(chain, async |chain| {
+        let (read, journals) = closing(chain, async |chain| {
+            let journals =
+                unless_stopped(&stop, async { Ok(chain.unsent_journals().await) }).await?;
+            super::tell_of_unsent(&self.uri, &journals, "what is read");
             let reading = read_files(chain.volume(), stop.clone(), work);
-            unless_stopped(&stop, async { Ok(reading.await) }).await
+            let read = unless_stopped(&stop, async { Ok(reading.await) }).await?;
+            Ok((read, journals))
         })
-        .await
+        .await?;
+        if read.is_ok() {
+            super::refuse_unsent(&self.uri, &journals, "what was read")?;
+        }
+        Ok(read)
     }
 
     /// What the user can do about it.

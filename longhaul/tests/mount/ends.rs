@@ -122,6 +122,13 @@ fn umount_says_what_the_volume_lacks_and_its_journal_keeps() {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     let server = stage.serve("--state reservations");
+    // Who reads the volume elsewhere does not take older data for what was written here.
+    for reads in ["ls", "copy"] {
+        let to = if reads == "copy" { "out.img" } else { "" };
+        let (printed, status) = run(&stage.command(&format!("{reads} {} {to}", stage.uri())));
+        assert_eq!(status.code(), Some(1), "{reads}: {printed}");
+        assert!(printed.contains("lacks what is in the journal"), "{reads}: {printed}");
+    }
     stage.longhaul("mount disk");
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
     let told = stage.longhaul("umount disk");
