@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::record::{Record, Regions};
+use super::record::{Record, Regions, Stamp};
 use crate::Span;
 
 /// How long a region stays dirty that nobody writes to: to clean it and to make it dirty again takes a record each.
@@ -111,9 +111,9 @@ pub(super) struct Core {
     id: [u8; 16],
     size: u64,
     pub(super) region: u64,
-    sequence: u64,
-    known: Vec<u64>,
-    confirmed: Vec<u64>,
+    stamp: Stamp,
+    sent: Vec<Stamp>,
+    confirmed: Vec<Stamp>,
     replaced: Vec<u8>,
     pub(super) members: Vec<Known>,
     pub(super) dirty: Regions,
@@ -133,9 +133,6 @@ pub(super) struct Core {
     reads: u64,
 }
 
-/// How much larger the number of a record may become when the mirror is opened.
-const OPENED_MAX: u64 = 1 << 30;
-
 /// Every so many reads go to another member than the fastest, which may be so no longer.
 const MEASURE_EVERY: u64 = 256;
 
@@ -148,8 +145,8 @@ impl Core {
             id: record.id,
             size: record.size,
             region: record.region,
-            sequence: record.sequence,
-            known: record.known,
+            stamp: record.stamp,
+            sent: record.sent,
             confirmed: record.confirmed,
             replaced: record.replaced,
             members,
@@ -182,10 +179,9 @@ impl Core {
         self.version
     }
 
-    /// The first version that is recorded when it has been opened: what the members say may differ until then. Records of
-    /// another opening have other numbers, `random` sees to that: an older copy of a member that was opened too is found by them.
-    pub(super) fn opened(&mut self, random: u64) -> u64 {
-        self.sequence += random % OPENED_MAX;
+    /// The first version that is recorded when it has been opened: what the members say may differ until then.
+    pub(super) fn opened(&mut self, opening: u64) -> u64 {
+        self.stamp.opening = opening;
         self.out_since = self.changed();
         self.version
     }
@@ -200,20 +196,20 @@ impl Core {
 
     /// The record of each member that has all, or that is to say of itself whether it has.
     pub(super) fn records(&mut self) -> Recording {
-        self.sequence += 1;
+        self.stamp.sequence += 1;
         let has_all = |member: &Known| member.is_in || member.is_joining;
         let in_sync: Vec<_> = self.members.iter().map(has_all).collect();
         let live: Vec<_> =
             (0..in_sync.len()).filter(|at| self.members[*at].takes_records()).collect();
-        live.iter().for_each(|at| self.known[*at] = self.sequence);
+        live.iter().for_each(|at| self.sent[*at] = self.stamp);
         let record = |member| Record {
             id: self.id,
             member,
-            sequence: self.sequence,
+            stamp: self.stamp,
             size: self.size,
             region: self.region,
             in_sync: in_sync.clone(),
-            known: self.known.clone(),
+            sent: self.sent.clone(),
             confirmed: self.confirmed.clone(),
             replaced: self.replaced.clone(),
             dirty: self.dirty.clone(),
@@ -230,7 +226,7 @@ impl Core {
             if !done.contains(&at) {
                 continue;
             }
-            self.confirmed[at] = record.sequence;
+            self.confirmed[at] = record.stamp;
             let member = &mut self.members[at];
             member.slot ^= 1;
             member.is_marked = !record.in_sync[at];

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 
 use super::core::{Core, Known};
-use super::record::{AREA, MEMBERS_MAX, RECORD_MAX, Record, Regions, region_of};
+use super::record::{AREA, MEMBERS_MAX, RECORD_MAX, Record, Regions, Stamp, region_of};
 use super::{Member, Mirror, RangeLock, Runtime, Shared, write_record};
 use crate::layer::member::common_shape;
 use crate::loss::FirstLoss;
-use crate::{Shape, Span};
+use crate::{Kind, Shape, Span, Verb};
 
 /// Why there is no mirror.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,8 @@ pub enum MirrorError {
     #[error("{name} is not there ({why}), and it may hold what the others lack")]
     Missing { name: Arc<str>, why: String },
     #[error(
-        "{0} and {1} were both written to without the other: which is to be kept nobody can tell but you"
+        "{0} and {1} do not follow on each other: both were written to without the other, or an older copy of one was put in \
+         its place; which is to be kept nobody can tell but you"
     )]
     Split(Arc<str>, Arc<str>),
     #[error(
@@ -56,10 +58,6 @@ pub enum MirrorError {
     Volume(Arc<str>, crate::Error),
 }
 
-/// How much larger the numbers of records become when the mirror is opened without a member that may have all: more
-/// records are never written meanwhile.
-const ALONE: u64 = 1 << 32;
-
 /// A member as the mirror is opened: there, or why not.
 pub type Opening = Result<Member, (Arc<str>, String)>;
 
@@ -78,6 +76,8 @@ struct Found {
     record: Option<Record>,
     /// Which of the places of records that is not in.
     slot: usize,
+    /// Why it may lose that record: it does not make durable what it holds.
+    unflushed: Option<crate::Error>,
 }
 
 /// A member that cannot be used, and why.
@@ -88,23 +88,46 @@ impl Found {
         let (mut last, mut slot): (Option<Record>, _) = (None, 0);
         for (at, place) in Record::places().into_iter().enumerate() {
             let read = read_area(&member, Span::new(place, RECORD_MAX)).await?;
-            let is_later =
-                |found: &Record| last.as_ref().is_none_or(|last| last.sequence < found.sequence);
+            let is_later = |found: &Record| {
+                last.as_ref().is_none_or(|last| last.stamp.sequence < found.stamp.sequence)
+            };
             if let Some(found) = Record::decode(&read).filter(is_later) {
                 last = Some(found);
                 slot = at ^ 1;
             }
         }
-        Ok(Self { member, record: last, slot })
+        Ok(Self { member, record: last, slot, unflushed: None })
     }
 
     /// Finds a member that is there, and has a record.
-    async fn open(member: Member) -> Result<Self, Unusable> {
+    async fn open(
+        member: Member,
+        options: MirrorOptions,
+        runtime: &Arc<dyn Runtime>,
+    ) -> Result<Self, Unusable> {
         let name = Arc::clone(&member.name);
-        let found = Self::read(member).await.map_err(|why| (Arc::clone(&name), why))?;
-        match found.record {
-            Some(_) => Ok(found),
-            None => Err((Arc::clone(&name), MirrorError::NoRecord(name))),
+        let mut found = Self::read(member).await.map_err(|why| (Arc::clone(&name), why))?;
+        if found.record.is_none() {
+            return Err((Arc::clone(&name), MirrorError::NoRecord(name)));
+        }
+        found.unflushed = found.flush(options, runtime).await.err();
+        Ok(found)
+    }
+
+    /// Makes durable what was read: from now on an older record of it is that of a copy. In bounded time, as other members may
+    /// do without it.
+    async fn flush(&self, options: MirrorOptions, runtime: &Arc<dyn Runtime>) -> crate::Result<()> {
+        let volume = &self.member.volume;
+        if volume.shape().read_only {
+            return Ok(());
+        }
+        let late = runtime.sleep_until(runtime.now() + options.wait);
+        match select(volume.flush(), late).await {
+            Either::Left((flushed, _)) => flushed,
+            Either::Right(_) => {
+                let why = format!("no answer for {:?}", options.wait);
+                Err(crate::Error::new(Kind::Gone, Verb::Flush, None).because(why))
+            }
         }
     }
 
@@ -161,18 +184,19 @@ pub(super) async fn create_with(
     let size = (common.size - AREA) / u64::from(common.block_size) * u64::from(common.block_size);
     let region = region.unwrap_or_else(|| region_of(size));
     let dirty = Regions::all(size.div_ceil(region));
+    let first = Stamp { opening: 0, sequence: 1 };
     for (at, found) in all.iter().enumerate() {
         // A crash in the middle leaves members without the others, which the first does not open without.
         let in_sync = (0..count).map(|member| member == 0).collect();
         let record = Record {
             id,
             member: at,
-            sequence: 1,
+            stamp: first,
             size,
             region,
             in_sync,
-            known: vec![1; count],
-            confirmed: vec![0; count],
+            sent: vec![first; count],
+            confirmed: vec![Stamp::default(); count],
             replaced: vec![0; count],
             dirty: dirty.clone(),
         };
@@ -207,28 +231,17 @@ pub async fn replace(members: Vec<Member>, alone: bool) -> Result<Vec<Arc<str>>,
         let name = format!("member {}", at + 1).into();
         return Err(MirrorError::Missing { name, why: "it is to be replaced".to_owned() });
     }
-    let step = if later.is_some() { ALONE } else { 1 };
-    let mut record = Record { sequence: last.sequence + step, ..last.clone() };
-    for at in &free {
-        record.in_sync[*at] = false;
-        record.replaced[*at] = record.replaced[*at].wrapping_add(1);
-        record.confirmed[*at] = 0;
-    }
-    if !olds.iter().any(|found| found.record.as_ref().is_some_and(|own| record.in_sync[own.member]))
-    {
-        return Err(MirrorError::NoneWhole);
-    }
-    record.dirty = Regions::all(record.dirty.len());
-    for (at, is_in) in record.in_sync.iter().enumerate() {
-        if *is_in || free.contains(&at) {
-            record.known[at] = record.sequence;
-        }
-    }
+    let record = with_replaced(last, &olds, &free)?;
     for found in &news {
         check_size(&found.member, &record)?;
         if !found.is_blank().await? {
             return Err(MirrorError::NotBlank(Arc::clone(&found.member.name)));
         }
+    }
+    // What it says is durable on them.
+    for found in &olds {
+        let flushed = found.member.volume.flush().await;
+        flushed.map_err(|why| MirrorError::Volume(Arc::clone(&found.member.name), why))?;
     }
     // First those that have all: a new member must never be taken for one of them.
     for found in &olds {
@@ -243,6 +256,30 @@ pub async fn replace(members: Vec<Member>, alone: bool) -> Result<Vec<Arc<str>>,
     Ok(news.iter().map(|found| Arc::clone(&found.member.name)).collect())
 }
 
+/// The record that follows on `last` once others have taken the places `free`.
+fn with_replaced(last: &Record, olds: &[&Found], free: &[usize]) -> Result<Record, MirrorError> {
+    let mut record = last.clone();
+    for at in free {
+        record.in_sync[*at] = false;
+        record.replaced[*at] = record.replaced[*at].wrapping_add(1);
+        record.confirmed[*at] = Stamp::default();
+    }
+    let olds = || olds.iter().filter_map(|found| found.record.as_ref());
+    if !olds().any(|own| record.in_sync[own.member]) {
+        return Err(MirrorError::NoneWhole);
+    }
+    record.dirty = Regions::all(record.dirty.len());
+    olds().for_each(|own| record.found(own));
+    record.stamp.opening = record.opening_after(olds().map(|own| own.member), 0);
+    record.stamp.sequence += 1;
+    for at in 0..record.in_sync.len() {
+        if record.in_sync[at] || free.contains(&at) {
+            record.sent[at] = record.stamp;
+        }
+    }
+    Ok(record)
+}
+
 /// The last record of all; `None` if there is none. Those of one mirror are of different members of it.
 fn authority(found: &[Found]) -> Result<Option<&Record>, MirrorError> {
     let with_record = found.iter().filter_map(|found| Some((found, found.record.as_ref()?)));
@@ -255,19 +292,21 @@ fn authority(found: &[Found]) -> Result<Option<&Record>, MirrorError> {
             }
         }
     }
-    let last = known.iter().max_by_key(|(_, record)| record.sequence).copied();
+    let last = known.iter().max_by_key(|(_, record)| record.stamp.sequence).copied();
     let Some((authority, last)) = last else { return Ok(None) };
     for (other, its) in &known {
         let name = |found: &Found| Arc::clone(&found.member.name);
         if its.replaced.get(its.member) != last.replaced.get(its.member) {
             return Err(MirrorError::Replaced(name(other)));
         }
-        // Whoever wrote it did not know of the last one, nor the last one of it.
-        if last.known.get(its.member).is_none_or(|known| *known < its.sequence) {
-            return Err(MirrorError::Split(name(authority), name(other)));
+        if its.member == last.member {
+            continue;
         }
-        if last.confirmed.get(its.member).is_some_and(|confirmed| *confirmed > its.sequence) {
+        if last.is_after(its) {
             return Err(MirrorError::Older(name(other)));
+        }
+        if !last.follows(its) {
+            return Err(MirrorError::Split(name(authority), name(other)));
         }
     }
     Ok(Some(last))
@@ -292,7 +331,7 @@ impl Mirror {
         let given = openings.len();
         for opening in openings {
             let opened = match opening {
-                Ok(member) => Found::open(member).await,
+                Ok(member) => Found::open(member, options, &runtime).await,
                 Err((name, why)) => Err((Arc::clone(&name), MirrorError::NotThere(why))),
             };
             match opened {
@@ -306,10 +345,12 @@ impl Mirror {
         if last.in_sync.len() != given {
             return Err(MirrorError::OtherCount { made: last.in_sync.len(), given });
         }
+        let there = found.iter().filter_map(|found| Some(found.record.as_ref()?.member));
+        let opening = last.opening_after(there, runtime.random());
         let mirror = assemble(last, found, missing, options, runtime)?;
         if !mirror.0.shape.read_only {
             // From now on all records say the same.
-            let version = mirror.0.core().opened(mirror.0.runtime.random());
+            let version = mirror.0.core().opened(opening);
             let recorded = mirror.0.record(version).await;
             recorded.map_err(|why| MirrorError::Volume("the mirror".into(), why))?;
         }
@@ -324,8 +365,15 @@ fn assemble(
     options: MirrorOptions,
     runtime: Arc<dyn Runtime>,
 ) -> Result<Mirror, MirrorError> {
-    let places = in_places(&last, found, &mut missing);
+    let mut places = in_places(&last, found, &mut missing);
+    without_unflushed(&mut last, &mut places, &mut missing);
     let names = names(&mut last, &places, missing, options.alone)?;
+    for found in places.iter_mut().flatten() {
+        if let Some(why) = found.unflushed.take() {
+            return Err(MirrorError::Volume(Arc::clone(&found.member.name), why));
+        }
+        found.record.iter().for_each(|own| last.found(own));
+    }
     let known = known(&last, &places, &names)?;
     let names = names.into_iter().map(|(name, _)| name).collect();
     let members: Vec<_> = places.into_iter().map(|place| place.map(|found| found.member)).collect();
@@ -375,6 +423,26 @@ fn in_places(last: &Record, found: Vec<Found>, missing: &mut Vec<Unusable>) -> V
     places
 }
 
+/// Members that may lose the record that was read are out, and what is known of their records stays as it was. They hold
+/// nothing that the others lack, as that record is known. One without which there is no mirror stays.
+fn without_unflushed(last: &mut Record, places: &mut [Option<Found>], missing: &mut Vec<Unusable>) {
+    let is_kept = |(found, is_in): (&Option<Found>, &bool)| {
+        *is_in && found.as_ref().is_some_and(|found| found.unflushed.is_none())
+    };
+    let is_one_kept = places.iter().zip(&last.in_sync).any(is_kept);
+    for (place, is_in) in places.iter_mut().zip(&mut last.in_sync) {
+        let Some(found) = place else { continue };
+        if *is_in && !is_one_kept {
+            continue;
+        }
+        let Some(why) = found.unflushed.take() else { continue };
+        let name = Arc::clone(&found.member.name);
+        *is_in = false;
+        *place = None;
+        missing.push((Arc::clone(&name), MirrorError::Volume(name, why)));
+    }
+}
+
 /// The names of all members, and why those are missing that are. A missing one is out from now on; that it was not is an
 /// error, unless the mirror is opened without it all the same.
 fn names(
@@ -397,8 +465,6 @@ fn names(
                 return Err(refusal(name, why));
             }
             *in_sync = false;
-            // Should it be written to without these, its records have numbers that these know nothing of.
-            last.sequence += ALONE;
         }
         tracing::error!("the mirror is degraded: {name} is not used: {why}");
         names.push((name, why.to_string()));
@@ -422,7 +488,7 @@ fn known(
 ) -> Result<Vec<Known>, MirrorError> {
     let own = |at: usize| places[at].as_ref().and_then(|found| found.record.as_ref());
     let whole = (0..places.len()).filter(|at| last.in_sync[*at]);
-    let source = whole.max_by_key(|at| own(*at).map(|own| own.sequence));
+    let source = whole.max_by_key(|at| own(*at).map(|own| own.stamp.sequence));
     let source = source.ok_or(MirrorError::NoneWhole)?;
     let known = (0..places.len()).map(|at| {
         let lacks = match at == source {
