@@ -545,6 +545,8 @@ impl Core {
             return Some(0);
         }
         member.is_joining = true;
+        // The record that says so may get there, and its answer not.
+        member.is_marked = false;
         Some(self.changed())
     }
 

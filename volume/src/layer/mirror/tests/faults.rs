@@ -94,6 +94,51 @@ async fn half_copied_member_is_never_taken_for_a_whole_one() {
     assert!(refused > 0);
 }
 
+/// A member has the record that puts it in, and its answer is lost: what is copied to it next has to be announced anew.
+#[tokio::test]
+async fn member_that_was_put_in_unknown_to_the_others_is_marked_again() {
+    let mut refused = 0;
+    for cut in 0..9 {
+        let disks = disks(4 * MIB);
+        closed(&disks).await;
+        disks[1].forget();
+        let (first, (second, rule)) = (Arc::clone(&disks[0]) as Arc<dyn Volume>, ruled(&disks[1]));
+        let time = Arc::new(VirtualTime::default());
+        let mirror = open_volumes(&[&first, &second], &time).await;
+        disks[1].fail(Verb::Write, Kind::Busy);
+        fill(&mirror, 1).await;
+        time.pass(Duration::from_secs(10));
+        let (torn, records) = (Arc::clone(&disks[1]), Mutex::new(0));
+        tell(&rule, move |verb, span| {
+            if verb == Verb::Write && span.at < AREA {
+                *records.lock().unwrap() += 1;
+                if *records.lock().unwrap() == 2 {
+                    torn.tear(Verb::Write, Kind::Busy, u64::MAX);
+                }
+            }
+            go_on()
+        });
+        mirror.work_once().await;
+        assert!(mirror.status().members[1].1.is_out() && data_of(&disks[1])[0] == 1);
+        fill(&mirror, 2).await;
+        time.pass(Duration::from_secs(600));
+        disks[1].cut_after(cut);
+        mirror.work_once().await;
+        let crashed = Arc::new(disks[1].crash(cut));
+        match try_open(&[None, Some(&crashed)], true, &time).await {
+            Ok(alone) => {
+                let found: [u8; 4] = bytes_of(&alone).await.try_into().unwrap();
+                assert!([[1; 4], [2; 4]].contains(&found), "cut {cut}: {found:?}");
+            }
+            Err(why) => {
+                assert!(matches!(why, MirrorError::NoneWhole), "cut {cut}: {why}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
 #[tokio::test]
 async fn slow_member_is_not_late_because_one_that_is_not_whole_was_faster() {
     let [a, b] = disks(2 * MIB);
