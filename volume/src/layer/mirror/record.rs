@@ -229,7 +229,7 @@ impl Record {
         })
     }
 
-    /// Whether an older record than the one that is durable on a member, of the same opening, is `other` of that member.
+    /// Whether `other` is older than a record of the same opening that was durable on its member.
     pub(super) fn is_after(&self, other: &Self) -> bool {
         self.confirmed.get(other.member).is_some_and(|confirmed| {
             confirmed.opening == other.stamp.opening && confirmed.sequence > other.stamp.sequence

@@ -546,7 +546,7 @@ async fn life(disks: &mut [Arc<Faulty>; 2], model: &mut Model, random: &mut Rand
 
 #[tokio::test]
 async fn crashed_mirror_has_all_that_was_durable_and_equal_members() {
-    for seed in 0..40 {
+    for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut disks = disks(5 * MIB / 2);
         drop(made(&disks).await);
