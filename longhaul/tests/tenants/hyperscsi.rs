@@ -74,6 +74,21 @@ fn client_sees_what_it_may_use_and_nothing_else() {
     fixture.end();
 }
 
+/// Each connection may make the server hold data: one client has not all of its memory.
+#[test]
+fn client_has_sixteen_connections_and_its_ports_come_back() {
+    let fixture = Fixture::new(Proof::Key);
+    let mut clients: Vec<_> =
+        (1..=16).map(|port| Client::connect(&fixture, "alice", port)).collect();
+    let mut one_more = Client::start(&fixture, "alice", 17);
+    assert_eq!(one_more.end(), Ended::ByPeer(4), "it has as many as it may");
+    assert_eq!(Client::connect(&fixture, "bob", 17).write(), Status::Good, "others are let in");
+    let mut again = Client::connect(&fixture, "alice", 16);
+    assert_eq!(again.write(), Status::Good);
+    assert_eq!(clients[0].write(), Status::Good);
+    fixture.end();
+}
+
 #[test]
 fn read_only_client_by_hyperscsi_keeps_no_writer_out() {
     let fixture = Fixture::new(Proof::Key);

@@ -48,6 +48,7 @@ struct Session {
 /// A connection of a client.
 pub(super) struct Connection {
     client: PublicKey,
+    port: u64,
     peer: String,
     path: Arc<Path>,
     sessions: Vec<Session>,
@@ -132,7 +133,7 @@ pub(super) async fn admit(
         let (handles, tasks) = (first..places.len() as u16, Tasks::new(&node.pools));
         sessions.push(Session { handles, device, tasks, handle });
     }
-    let connection = Connection { client, peer, path, sessions, devices: places };
+    let connection = Connection { client, port, peer, path, sessions, devices: places };
     if devices.is_empty() {
         return Err(Refusal::Unknown);
     }
@@ -142,6 +143,11 @@ pub(super) async fn admit(
 impl Connection {
     pub(super) const fn client(&self) -> PublicKey {
         self.client
+    }
+
+    /// Its initiator port.
+    pub(super) const fn port(&self) -> u64 {
+        self.port
     }
 
     pub(super) fn peer(&self) -> &str {

@@ -27,6 +27,10 @@ use super::node::Node;
 use crate::net::hyperscsi_link::Wire;
 use crate::stop::Stop;
 
+/// Connections that one client has at a time, by whatever ports: each may have data of 64 MiB under way to the server, which are
+/// in memory until their last packet is there.
+const CONNECTIONS_MAX: usize = 16;
+
 /// How long sessions have to end when the server stops.
 const STOP_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -199,6 +203,11 @@ impl Server {
             self.machine.close(older, Ended::Replaced);
             self.forget_undecided(older);
         }
+        if self.others_of(client, port) >= CONNECTIONS_MAX {
+            let peer = shown(from);
+            warn!(peer, %client, "refused: the client has as many connections as it may have");
+            return self.machine.close(id, Ended::Full);
+        }
         let (node, peer) = (Arc::clone(&self.node), shown(from));
         let shown = peer.clone();
         let admission: Admission = Box::pin(async move {
@@ -208,6 +217,14 @@ impl Server {
         let (admission, abort) = abortable(admission);
         self.admissions.push(admission);
         self.undecided.insert(id, Undecided { client, port, peer, abort });
+    }
+
+    /// The connections of a client by other ports than this, which one by this replaces.
+    fn others_of(&self, client: PublicKey, port: u64) -> usize {
+        let connections = self.connections.values().map(|it| (it.client(), it.port()));
+        let undecided = self.undecided.values().map(|it| (it.client, it.port));
+        let is_other = |it: &(PublicKey, u64)| it.0 == client && it.1 != port;
+        connections.chain(undecided).filter(is_other).count()
     }
 
     /// The connection is over before anything was decided: so is its admission, with the sessions that it has made.
