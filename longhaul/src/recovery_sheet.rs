@@ -75,6 +75,15 @@ impl RecoverySheet {
                 commands: false,
             },
             part("Try it (nothing is written)", vec![format!("longhaul key test {uri} --recovery")]),
+            Part {
+                heading: "From another machine",
+                lines: vec![
+                    "A server that knows its clients lets no other machine in: it needs a copy of this one's identity \
+                     (~/.config/longhaul/identity), or an invitation (`longhaul invite NAME` at the server)."
+                        .into(),
+                ],
+                commands: false,
+            },
             part(
                 "Get at the files, with Longhaul",
                 vec![
@@ -85,7 +94,7 @@ impl RecoverySheet {
             ),
             part(
                 "The header is lost or damaged",
-                vec![format!("longhaul key restore {uri} HEADER-BACKUP")],
+                vec![format!("longhaul key restore {uri} HEADER-BACKUP --force")],
             ),
             part(
                 "Without Longhaul: DISK is the served file or device, or a copy of it, on any Linux",

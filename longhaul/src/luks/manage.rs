@@ -111,7 +111,7 @@ async fn refuse_if_used(volume: &Arc<dyn Volume>, start: &[u8]) -> Outcome {
         None => "data",
     };
     Err(Failure::new(format!("the volume is not empty: it holds {found}"))
-        .hint("--force encrypts it all the same; everything on it is lost"))
+        .hint("`longhaul key init --force` encrypts it all the same; everything on it is lost"))
 }
 
 /// The header that `start` begins with, or what is left of one.
