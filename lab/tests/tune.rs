@@ -36,8 +36,10 @@ fn tune(link: &[&str], options: &str, seconds: &str) -> String {
 fn a_link_that_is_full_is_named() {
     let found = tune(&["--delay", "40ms", "--rate", "10M"], "", "1");
     let (reads, writes) = found.split_once("\"writes\"").unwrap();
-    // The target sends what is read, and only it knows whether it had always something left to send.
-    assert!(reads.contains("\"limited_by\":\"link"), "{found}");
+    // The target sends what is read, and only it knows whether it had always something left to send: that nobody can tell is an
+    // answer too, which comes about once in three runs. Nothing else may be named.
+    let told = ["link", "unknown"].map(|limit| format!("\"limited_by\":\"{limit}"));
+    assert!(told.iter().any(|told| reads.contains(told)), "{found}");
     assert!(writes.contains("\"limited_by\":\"link\""), "{found}");
     assert!(!writes.contains("\"link\":null"), "{found}");
 }
