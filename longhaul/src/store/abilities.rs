@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use volume::{CryptoErase, Span, Volume};
 
+pub use self::scsi_disk::Described;
 use super::open_error::OpenError;
 use super::scsi::{Identity, MarkCheck, Predecessor, Seen, State, Unguarded, Watched};
 use crate::attachments::UnitAddress;

@@ -1,14 +1,120 @@
 //! What a disk behind a SCSI target can do beyond the verbs of a volume, by whatever transport.
 
+use std::error::Error;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use volume::{Span, Volume as _};
+use proto::scsi::writer::Registrants;
+use volume::{Gate, Span, Volume as _};
 
-use super::super::scsi::{Disk, Identity, MarkCheck, Predecessor, Transport, Unguarded, Watched};
-use super::{BoxFuture, Close, OneWriter};
-use crate::replay_log::Saved;
+use super::super::scsi::{
+    Disk, Identity, MarkCheck, Predecessor, Seen, Session, State, Transport, Unguarded, Watched,
+};
+use super::{Abilities, BoxFuture, Close, OneWriter, Opened, Probe, TargetInfo, TransportInfo};
+use crate::attachments::UnitAddress;
+use crate::net::tcp_tuning;
+use crate::replay_log::{Header, Saved};
+
+/// A session that can tell of its target and of the path to it, in the terms of its transport.
+pub trait Described: Session {
+    /// What a chain calls a disk behind it.
+    const STORE: &'static str;
+
+    /// Measures the round trip.
+    fn round_trip(
+        &self,
+    ) -> impl Future<Output = Result<Duration, Box<dyn Error + Send + Sync>>> + Send;
+
+    /// What the transport says of itself.
+    fn transport(&self) -> TransportInfo;
+
+    /// What the kernel knows of the path, if it does.
+    fn path(&self) -> impl Future<Output = Option<tcp_tuning::Info>> + Send;
+}
+
+impl<T: Transport<Session: Described>> Disk<T> {
+    /// It as the store of a chain.
+    #[must_use]
+    pub fn opened(self) -> Opened {
+        let disk = Arc::new(self);
+        let abilities = Abilities {
+            probe: Some(disk.clone()),
+            close: Some(disk.clone()),
+            writer: Some(disk.clone()),
+            ..Abilities::default()
+        };
+        Opened { volume: Arc::new(Gate::new(T::Session::STORE, disk)), worker: None, abilities }
+    }
+}
+
+impl<T: Transport<Session: Described>> Probe for Disk<T> {
+    fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
+        Box::pin(async {
+            let link = self.link();
+            let (session, device) = (link.session(), link.device());
+            let round_trip = session.round_trip().await?;
+            let standard = &device.standard;
+            Ok(TargetInfo {
+                transport: session.transport(),
+                unsolicited: session.limits().unsolicited,
+                round_trip,
+                vendor: standard.vendor.clone(),
+                product: standard.product.clone(),
+                revision: standard.revision.clone(),
+                serial: device.serial.clone(),
+                volume: device.volume.clone(),
+                luks_uuid: self.luks_uuid(),
+            })
+        })
+    }
+
+    fn path(&self) -> BoxFuture<'_, Option<tcp_tuning::Info>> {
+        Box::pin(async { Described::path(&self.session()).await })
+    }
+
+    fn writer(&self) -> BoxFuture<'_, Option<Registrants>> {
+        Box::pin(self.writer())
+    }
+
+    fn unsolicited(&self) -> u64 {
+        self.unsolicited()
+    }
+
+    fn state(&self) -> State {
+        self.state()
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.reason()
+    }
+
+    fn grown(&self) -> u64 {
+        self.grown()
+    }
+
+    fn seen(&self) -> Seen {
+        self.seen()
+    }
+
+    fn place(&self) -> UnitAddress {
+        self.place()
+    }
+
+    fn state_dir(&self) -> Option<PathBuf> {
+        self.state_dir()
+    }
+
+    fn expect_own_buffers(&self) {
+        self.expect_own_buffers();
+    }
+
+    fn is_of(&self, header: &Header) -> bool {
+        let UnitAddress { target, lun, .. } = self.place();
+        self.is_of(header, &target, lun)
+    }
+}
 
 impl<T: Transport> Close for Disk<T> {
     fn set_outage_limit(&self, limit: Option<Duration>) {

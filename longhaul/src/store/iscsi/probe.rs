@@ -1,98 +1,25 @@
-//! A disk behind an iSCSI target as the store of a chain, and what is known of its target.
+//! What an iSCSI session knows of its target.
 
 use std::error::Error;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::time::Duration;
 
-use proto::scsi::writer::Registrants;
-use volume::Gate;
-
+use super::Session;
 use super::negotiated::Negotiated;
-use super::{Disk, Seen, State};
-use crate::attachments::UnitAddress;
 use crate::net::tcp_tuning;
-use crate::replay_log::Header;
-use crate::store::abilities::{Abilities, BoxFuture, Opened, Probe, TargetInfo};
+use crate::store::abilities::{Described, TransportInfo};
 
-impl Disk {
-    /// It as the store of a chain.
-    #[must_use]
-    pub fn opened(self) -> Opened {
-        let disk = Arc::new(self);
-        let abilities = Abilities {
-            probe: Some(disk.clone()),
-            close: Some(disk.clone()),
-            writer: Some(disk.clone()),
-            ..Abilities::default()
-        };
-        Opened { volume: Arc::new(Gate::new("iscsi", disk)), worker: None, abilities }
-    }
-}
+impl Described for Session {
+    const STORE: &'static str = "iscsi";
 
-impl Probe for Disk {
-    /// It measures the round trip.
-    fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
-        Box::pin(async {
-            let link = self.link();
-            let (session, device) = (link.session(), link.device());
-            let round_trip = session.ping().await?;
-            let (established, standard) = (session.established(), &device.standard);
-            Ok(TargetInfo {
-                transport: Negotiated::of(established).into(),
-                unsolicited: established.parameters.unsolicited().into(),
-                round_trip,
-                vendor: standard.vendor.clone(),
-                product: standard.product.clone(),
-                revision: standard.revision.clone(),
-                serial: device.serial.clone(),
-                volume: device.volume.clone(),
-                luks_uuid: self.luks_uuid(),
-            })
-        })
+    async fn round_trip(&self) -> Result<Duration, Box<dyn Error + Send + Sync>> {
+        Ok(self.ping().await?)
     }
 
-    fn path(&self) -> BoxFuture<'_, Option<tcp_tuning::Info>> {
-        Box::pin(async { self.session().path().await.ok() })
+    fn transport(&self) -> TransportInfo {
+        Negotiated::of(self.established()).into()
     }
 
-    fn writer(&self) -> BoxFuture<'_, Option<Registrants>> {
-        Box::pin(self.writer())
-    }
-
-    fn unsolicited(&self) -> u64 {
-        self.unsolicited()
-    }
-
-    fn state(&self) -> State {
-        self.state()
-    }
-
-    fn reason(&self) -> Option<String> {
-        self.reason()
-    }
-
-    fn grown(&self) -> u64 {
-        self.grown()
-    }
-
-    fn seen(&self) -> Seen {
-        self.seen()
-    }
-
-    fn place(&self) -> UnitAddress {
-        self.place()
-    }
-
-    fn state_dir(&self) -> Option<PathBuf> {
-        self.state_dir()
-    }
-
-    fn expect_own_buffers(&self) {
-        self.expect_own_buffers();
-    }
-
-    fn is_of(&self, header: &Header) -> bool {
-        let UnitAddress { target, lun, .. } = self.place();
-        self.is_of(header, &target, lun)
+    async fn path(&self) -> Option<tcp_tuning::Info> {
+        self.path().await.ok()
     }
 }
