@@ -38,9 +38,16 @@ enum Buffer {
 struct Pending {
     api: &'static Api,
     buffer: Buffer,
-    done: oneshot::Sender<(isize, Buffer)>,
+    done: oneshot::Sender<Ended>,
+    permit: OwnedSemaphorePermit,
+}
+
+/// A request that has ended.
+struct Ended {
+    answer: isize,
+    buffer: Buffer,
     /// The image is not closed before it is given back.
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Requests {
@@ -65,8 +72,8 @@ impl Requests {
     /// Reads `len` bytes.
     pub async fn read(&self, at: u64, len: usize) -> io::Result<Bytes> {
         let mut buffer = BytesMut::zeroed(len);
-        let to = Place(buffer.as_mut_ptr());
-        let (answer, buffer) = self
+        let to = BufferStart(buffer.as_mut_ptr());
+        let Ended { answer, buffer, .. } = self
             .run(Buffer::Read(buffer), move |api, image, completion| {
                 // SAFETY: the buffer has `len` bytes, does not move, and lives until the request has ended.
                 unsafe { (api.rbd_aio_read)(image, at, len, to.get().cast(), completion) }
@@ -83,7 +90,7 @@ impl Requests {
     /// leaves the part out, and reports success.
     fn within(&self, at: u64, len: u64) -> io::Result<()> {
         let mut size = 0;
-        // SAFETY: the image is open: it is not closed before all requests have ended, and the caller has just had one.
+        // SAFETY: the image is open as long as the caller has the permit of its request.
         let asked = unsafe { (self.api.rbd_get_size)(self.image, &raw mut size) };
         match asked {
             0.. if at + len <= size => Ok(()),
@@ -94,7 +101,7 @@ impl Requests {
 
     /// Writes `data`. Once it has succeeded they are durable.
     pub async fn write(&self, at: u64, data: Bytes) -> io::Result<()> {
-        let (from, len) = (Place(data.as_ptr().cast_mut()), data.len());
+        let (from, len) = (BufferStart(data.as_ptr().cast_mut()), data.len());
         self.change((at, len as u64), Buffer::Write(data), move |api, image, completion| {
             // SAFETY: the data have `len` bytes, do not move, and live until the request has ended.
             unsafe { (api.rbd_aio_write)(image, at, len, from.get().cast(), completion) }
@@ -138,10 +145,10 @@ impl Requests {
         buffer: Buffer,
         start: impl FnOnce(&Api, Handle, Handle) -> c_int,
     ) -> io::Result<()> {
-        self.run(buffer, start).await?;
-        // The image stays open as long as the permit is there.
-        let _permit = self.permits.acquire().await.map_err(|_closed| super::closed())?;
-        self.within(at, len)
+        let ended = self.run(buffer, start).await?;
+        let within = self.within(at, len);
+        drop(ended.permit);
+        within
     }
 
     /// Starts a request, and waits for its end. One whose future is dropped goes on.
@@ -149,15 +156,15 @@ impl Requests {
         &self,
         buffer: Buffer,
         start: impl FnOnce(&Api, Handle, Handle) -> c_int,
-    ) -> io::Result<(isize, Buffer)> {
+    ) -> io::Result<Ended> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_closed| super::closed())?;
         let (done, ended) = oneshot::channel();
-        self.start(Pending { api: self.api, buffer, done, _permit: permit }, start)?;
-        let (answer, buffer) = ended.await.map_err(io::Error::other)?;
-        match i32::try_from(-answer) {
+        self.start(Pending { api: self.api, buffer, done, permit }, start)?;
+        let ended = ended.await.map_err(io::Error::other)?;
+        match i32::try_from(-ended.answer) {
             Ok(errno @ 1..) => Err(io::Error::from_raw_os_error(errno)),
-            _ => Ok((answer, buffer)),
+            _ => Ok(ended),
         }
     }
 
@@ -188,12 +195,12 @@ impl Requests {
 
 /// Where a buffer begins.
 #[derive(Clone, Copy)]
-struct Place(*mut u8);
+struct BufferStart(*mut u8);
 
 // SAFETY: it is an address; whoever uses it answers for what lies there.
-unsafe impl Send for Place {}
+unsafe impl Send for BufferStart {}
 
-impl Place {
+impl BufferStart {
     const fn get(self) -> *mut u8 {
         self.0
     }
@@ -203,11 +210,11 @@ impl Place {
 unsafe extern "C" fn finished(completion: Handle, pending: *mut c_void) {
     // SAFETY: it is what `start` has given away, and this is called once.
     let pending = unsafe { Box::from_raw(pending.cast::<Pending>()) };
-    let Pending { api, buffer, done, _permit } = *pending;
+    let Pending { api, buffer, done, permit } = *pending;
     // SAFETY: the completion is the one of this call, and not released yet.
     let answer = unsafe { (api.rbd_aio_get_return_value)(completion) };
     // SAFETY: it is not used after this.
     unsafe { (api.rbd_aio_release)(completion) };
     // Nobody waits for it where its future was dropped.
-    let _ = done.send((answer, buffer));
+    let _ = done.send(Ended { answer, buffer, permit });
 }
