@@ -48,11 +48,8 @@ impl Chain {
     pub async fn unsent_journals(&self) -> Vec<PathBuf> {
         let Some(store) = self.abilities.probe.clone() else { return Vec::new() };
         let look = move || {
-            let folder = store.state_dir().map(|state| attachments::folder(&state));
             let place = store.place();
-            let notes =
-                folder.map(|folder| attachments::noted(&folder, &place)).unwrap_or_default();
-            let noted = notes.into_iter().filter(|note| note.is_of(&place));
+            let noted = notes(&*store).into_iter().filter(|note| note.is_of(&place));
             let noted = noted.flat_map(|note| note.unwritten_logs);
             let mut unsent: Vec<_> = noted
                 .filter(|path| journals::is_journal(path) && !journals::is_sent(path))
@@ -75,11 +72,10 @@ impl Chain {
     /// The keys of those who took the volume over from the attachments of these logs, and have ended without a change.
     fn guards(&self, logs: &[Pending]) -> Vec<u64> {
         let Some(store) = &self.abilities.probe else { return Vec::new() };
-        let folder = store.state_dir().map(|state| attachments::folder(&state));
-        let notes = folder.map(|folder| attachments::noted(&folder, &store.place()));
         let guards =
             |note: &Entry| logs.iter().any(|log| log.key.is_some() && log.key == note.replays);
-        let over = notes.into_iter().flatten().filter(|note| guards(note) && note.is_over());
+        let notes = notes(&**store).into_iter();
+        let over = notes.filter(|note| guards(note) && note.is_over());
         over.map(|note| note.key).collect()
     }
 
@@ -143,11 +139,16 @@ fn keys(writer: Option<&Registrants>) -> Vec<u64> {
     writer.iter().flat_map(|writer| writer.0.iter().map(|registrant| registrant.key)).collect()
 }
 
+/// The notes of attachments that may be of the unit.
+fn notes(store: &dyn Probe) -> Vec<Entry> {
+    let folder = store.state_dir().map(|state| attachments::folder(&state));
+    folder.map(|folder| attachments::noted(&folder, &store.place())).unwrap_or_default()
+}
+
 /// A note that only may be of the unit counts where its key is `registered` there.
 fn find(store: &dyn Probe, dir: Option<PathBuf>, registered: &[u64]) -> Vec<Pending> {
     let (state, place) = (store.state_dir(), store.place());
-    let folder = state.as_deref().map(attachments::folder);
-    let notes = folder.map(|folder| attachments::noted(&folder, &place)).unwrap_or_default();
+    let notes = notes(store);
     let noted = notes.iter().filter_map(|note| note.replay_logs.clone());
     let mut dirs: Vec<_> = dir.into_iter().chain(state).chain(noted).collect();
     dirs.sort();
