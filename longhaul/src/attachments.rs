@@ -5,7 +5,7 @@
 //! machine, run and process.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -85,9 +85,10 @@ pub struct FileId {
 }
 
 impl FileId {
-    fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    /// That of the file of which `found` is known.
+    #[must_use]
+    pub fn of(found: &Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino() }
     }
 }
 
@@ -291,7 +292,7 @@ impl Attachment {
     fn fill(mut file: &File, entry: &Entry) -> io::Result<()> {
         // Locked before there is anything in it: an empty file is nobody's.
         file.lock()?;
-        let entry = Entry { file: Some(FileId::of(file)?), ..entry.clone() };
+        let entry = Entry { file: Some(FileId::of(&file.metadata()?)), ..entry.clone() };
         file.write_all(&serde_json::to_vec(&entry)?)?;
         file.sync_all()
     }
@@ -471,7 +472,7 @@ impl Known {
     }
 
     fn take(&mut self, entry: Entry, attachment: Attachment) {
-        let file = FileId::of(&attachment.file).ok();
+        let file = attachment.file.metadata().ok().as_ref().map(FileId::of);
         let here = Entry { file, ..Entry::new(&UnitAddress::of(&entry), 0) };
         match doubt(&entry, &here) {
             Some(doubt) => self.doubtful.push((entry, attachment, doubt)),

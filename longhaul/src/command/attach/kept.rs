@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use crate::attachments::FileId;
 use crate::chain::{Chain, Contents, JournalOptions, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::fuse::{Device, Record, Takeover};
@@ -57,14 +57,13 @@ struct MountState {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 struct JournalFile {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    id: FileId,
 }
 
 impl JournalFile {
     fn of(path: PathBuf) -> io::Result<Self> {
-        let found = std::fs::metadata(&path)?;
-        Ok(Self { path, device: found.dev(), inode: found.ino() })
+        let id = FileId::of(&std::fs::metadata(&path)?);
+        Ok(Self { path, id })
     }
 
     /// An error if it is not where it was.

@@ -1,5 +1,8 @@
 //! Those who have asked that another process takes an attachment over.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use super::kept::HANDED_OVER;
 use crate::chain::Observer;
 use crate::control::Request;
 use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::printable::Shown as _;
 
 /// How long programs may wait for what the journal holds to be sent.
 const SENT_WITHIN: Duration = Duration::from_secs(20);
@@ -110,9 +114,10 @@ async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
 pub(super) async fn try_program() -> Outcome {
     let own = std::env::current_exe().or_fail(|| "cannot tell which program this is".to_owned())?;
     // So the kernel calls the path of one that was replaced (proc(5)).
-    let own = own.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
-    let what = || format!("cannot start {own}");
-    let mut program = Command::new(&own);
+    let path = own.as_os_str().as_bytes();
+    let own = Path::new(OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path)));
+    let what = || format!("cannot start {}", own.shown());
+    let mut program = Command::new(own);
     program.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
     let ended = timeout(STARTED_WITHIN, program.status()).await.or_fail(what)?.or_fail(what)?;
     match ended.success() {
