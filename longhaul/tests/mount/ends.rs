@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Signal;
 
 use super::common::{Running, run};
-use super::stage::{Stage, must};
+use super::stage::{Stage, must, write_stable};
 
 const MOUNT: &str = "mount file:disk.img mnt --size 64M --mkfs ext4 --raw";
 
@@ -113,8 +113,7 @@ fn umount_says_what_the_volume_lacks_and_its_journal_keeps() {
     let mount = format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri());
     stage.longhaul(&mount);
     server.kill();
-    fs::write(stage.mnt().join("file"), "kept").unwrap();
-    fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
+    write_stable(&stage.mnt().join("file"), "kept");
     let (printed, status) = run(&stage.command("umount disk"));
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(!printed.contains("all that was written is on it"), "{printed}");
@@ -148,8 +147,7 @@ fn flushed_data_in_a_journal_outlive_the_process_and_the_server() {
     stage.longhaul(&mount);
     server.kill();
     let file = stage.mnt().join("file");
-    fs::write(&file, vec![7; 4 << 20]).unwrap();
-    fs::File::open(&file).unwrap().sync_all().unwrap();
+    write_stable(&file, vec![7; 4 << 20]);
     stage.crash();
     let server = stage.serve("--state reservations");
     let (printed, status) = run(&stage.command("umount disk"));
@@ -179,8 +177,7 @@ fn mount_keeps_a_journal_in_the_state_directory_unless_that_is_declined() {
     let printed = stage.longhaul(&mount);
     assert!(printed.contains("disk.journal") && printed.contains("--journal none"), "{printed}");
     assert_eq!(fs::metadata(&journal).unwrap().len(), 32 << 20, "a quarter of the volume");
-    fs::write(stage.mnt().join("file"), "kept").unwrap();
-    fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
+    write_stable(&stage.mnt().join("file"), "kept");
     stage.crash();
     run(&stage.command("umount disk"));
     stage.wait_until("the loop device is gone", || stage.leftovers().is_empty());

@@ -21,7 +21,7 @@ use std::time::Duration;
 use common::run;
 use link::Link;
 use rustix::process::Signal;
-use stage::{Stage, must};
+use stage::{Stage, must, write_stable};
 
 #[test]
 fn blank_volume_becomes_a_private_file_system_that_is_found_again_by_name() {
@@ -161,9 +161,7 @@ fn server_that_is_killed_under_load_and_comes_back_costs_time_only() {
 
 /// Writes the `n`th file, and waits until it is stable.
 fn write_file(mnt: &Path, n: u8) {
-    let path = mnt.join(format!("file {n}"));
-    fs::write(&path, vec![n; 1 << 20]).unwrap();
-    fs::File::open(path).unwrap().sync_all().unwrap();
+    write_stable(&mnt.join(format!("file {n}")), vec![n; 1 << 20]);
 }
 
 /// After another mount, the first files are there.

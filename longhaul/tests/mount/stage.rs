@@ -24,6 +24,12 @@ pub(crate) fn must(command: &mut Command) -> String {
     printed
 }
 
+/// Writes a file, and waits until it is stable.
+pub(crate) fn write_stable(path: &Path, data: impl AsRef<[u8]>) {
+    fs::write(path, data).unwrap();
+    fs::File::open(path).unwrap().sync_all().unwrap();
+}
+
 impl Stage {
     pub(crate) fn new() -> Self {
         for device in ["/dev/fuse", "/dev/loop-control"] {

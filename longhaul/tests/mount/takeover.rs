@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::common::run;
 use super::link::Link;
-use super::stage::{Stage, must};
+use super::stage::{Stage, must, write_stable};
 
 /// How often a process is replaced.
 fn rounds() -> usize {
@@ -211,8 +211,7 @@ fn process_that_is_killed_while_the_reservation_is_lost_is_replaced() {
     let before = stage.server_after(None);
     server.kill();
     let path = stage.mnt().join("file");
-    fs::write(&path, "promised").unwrap();
-    fs::File::open(&path).unwrap().sync_all().unwrap();
+    write_stable(&path, "promised");
     stage.signal(Signal::KILL);
     stage.wait_until("it is tried again", || stage.log("disk").contains("cannot connect"));
     let server = stage.serve("");
@@ -221,8 +220,7 @@ fn process_that_is_killed_while_the_reservation_is_lost_is_replaced() {
     // The same where nothing is left to be sent.
     stage.longhaul("upgrade disk");
     let third = stage.server_after(Some(second));
-    fs::write(&path, "and again").unwrap();
-    fs::File::open(&path).unwrap().sync_all().unwrap();
+    write_stable(&path, "and again");
     stage.signal(Signal::KILL);
     stage.server_after(Some(third));
     stage.longhaul("umount disk");
@@ -266,8 +264,7 @@ fn mount_without_a_connection_is_served_on_and_refuses_an_upgrade() {
     let server = stage.serve("--state reservations");
     stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
     server.kill();
-    fs::write(stage.mnt().join("file"), "kept").unwrap();
-    fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
+    write_stable(&stage.mnt().join("file"), "kept");
     stage.wait_until("the outage is noticed", || stage.log("disk").contains("cannot connect"));
     let (printed, status) = run(&stage.command("upgrade disk"));
     assert_eq!(status.code(), Some(1), "{printed}");
