@@ -35,7 +35,7 @@ pub(crate) struct Wire {
     batch: Batch,
     origin: Instant,
     timer: Pin<Box<Sleep>>,
-    locals: Locals,
+    locals: LocalAddresses,
     /// The link takes nothing now, and packets wait for it.
     is_blocked: bool,
     /// When it was last told meanwhile that a deadline has come.
@@ -47,7 +47,7 @@ impl Wire {
         let link = AsyncLink::new(link)?;
         let (sender, origin) = (link.sender(), Instant::now());
         let timer = Box::pin(sleep_until(origin));
-        let (batch, locals) = (Batch::default(), Locals::default());
+        let (batch, locals) = (Batch::default(), LocalAddresses::default());
         Ok(Self { link, sender, batch, origin, timer, locals, is_blocked: false, told: Time::ZERO })
     }
 
@@ -158,14 +158,14 @@ impl Wire {
 }
 
 /// How many addresses of this machine are told apart; what comes to others is answered from the one that the system chooses.
-const LOCALS_MAX: usize = 1024;
+const LOCAL_ADDRESSES_MAX: usize = 1024;
 
 /// The addresses of this machine that peers use, for answers to come from there: each is a link of its own to the machine. It
 /// does not depend on who sends.
 #[derive(Debug, Default)]
-struct Locals(Vec<IpAddr>);
+struct LocalAddresses(Vec<IpAddr>);
 
-impl Locals {
+impl LocalAddresses {
     fn endpoint(&mut self, from: link::Address) -> Endpoint {
         match from {
             link::Address::Ethernet(Mac(octets)) => {
@@ -181,7 +181,7 @@ impl Locals {
     fn link(&mut self, local: IpAddr) -> LinkId {
         let at = self.0.iter().position(|one| *one == local).unwrap_or(self.0.len());
         if at == self.0.len() {
-            if at >= LOCALS_MAX {
+            if at >= LOCAL_ADDRESSES_MAX {
                 return LinkId::default();
             }
             self.0.push(local);
@@ -216,7 +216,7 @@ mod tests {
     /// The answer to whoever comes leaves from where he came to, whatever others have sent before.
     #[test]
     fn strangers_do_not_change_where_answers_leave_from() {
-        let mut locals = Locals::default();
+        let mut locals = LocalAddresses::default();
         let at = |remote: u32, local: u8| {
             let remote = SocketAddr::from((remote.to_be_bytes(), 5));
             link::Address::Ip { remote, local: Some([127, 0, 0, local].into()) }

@@ -21,8 +21,8 @@ use crate::progress::rate;
 use crate::size::Size;
 use crate::target::meter::{Activity, Meter};
 
-/// How long the connection may take to say how the way is. One that is busy is not waited for.
-const WAY_WITHIN: Duration = Duration::from_millis(500);
+/// How long the connection may take to say how the path is. One that is busy is not waited for.
+const PATH_WITHIN: Duration = Duration::from_millis(500);
 
 /// How often it is said what the end waits for.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
@@ -52,17 +52,17 @@ pub struct AttachStatus {
     pub clients: usize,
     /// The volume, and the connection to it.
     pub volume: ChainStatus,
-    /// What the kernel knows of the way to the server.
+    /// What the kernel knows of the path to the server.
     #[serde(default)]
-    pub way: Option<WayStatus>,
+    pub path: Option<PathStatus>,
     /// What programs have done with the volume since the process began.
     #[serde(default)]
     pub activity: Activity,
 }
 
-/// How the way to a server is, by the first connection.
+/// How the path to a server is, by the first connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WayStatus {
+pub struct PathStatus {
     /// The smoothed round trip, in microseconds.
     pub round_trip_us: u64,
     /// The least one of the last minutes.
@@ -75,7 +75,7 @@ pub struct WayStatus {
     pub sent_again: u64,
 }
 
-impl From<tcp_tuning::Info> for WayStatus {
+impl From<tcp_tuning::Info> for PathStatus {
     fn from(info: tcp_tuning::Info) -> Self {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Self {
@@ -88,7 +88,7 @@ impl From<tcp_tuning::Info> for WayStatus {
     }
 }
 
-impl WayStatus {
+impl PathStatus {
     fn text(&self) -> String {
         let Self { segments, sent_again, .. } = self;
         let millis = |micros: u64| micros as f64 / 1e3;
@@ -133,8 +133,8 @@ impl AttachStatus {
         if replay_log.is_none() && *lost == 0 {
             text += &format!(", {} bytes not flushed", Size(*unflushed));
         }
-        if let Some(way) = &self.way {
-            text += &format!("\n  {}", way.text());
+        if let Some(path) = &self.path {
+            text += &format!("\n  {}", path.text());
         }
         if let Some(journal) = journal {
             text += &format!("\n  {}", journal.text());
@@ -171,8 +171,8 @@ pub(super) struct StatusReporter {
 impl StatusReporter {
     /// The same with what has to be asked for.
     async fn full_status(&self) -> AttachStatus {
-        let way = timeout(WAY_WITHIN, self.volume.path()).await.ok().flatten();
-        AttachStatus { way: way.map(WayStatus::from), ..self.status() }
+        let path = timeout(PATH_WITHIN, self.volume.path()).await.ok().flatten();
+        AttachStatus { path: path.map(PathStatus::from), ..self.status() }
     }
 
     fn status(&self) -> AttachStatus {
@@ -188,7 +188,7 @@ impl StatusReporter {
             pid: std::process::id(),
             clients: self.clients.count(),
             volume: self.volume.status(),
-            way: None,
+            path: None,
             activity: self.meter.activity().summed_up(),
         }
     }

@@ -74,13 +74,13 @@ const OF_ATTACHMENTS: [OfAttachment; 13] = [
         MetricType::Gauge,
         "attachment_round_trip_microseconds",
         "The smoothed round trip to the server.",
-        |status| Some(status.way.as_ref()?.round_trip_us),
+        |status| Some(status.path.as_ref()?.round_trip_us),
     ),
     (
         MetricType::Counter,
         "attachment_segments_sent_again",
         "TCP segments that had to be sent again by the connection there is.",
-        |status| Some(status.way.as_ref()?.sent_again),
+        |status| Some(status.path.as_ref()?.sent_again),
     ),
     (MetricType::Gauge, "attachment_in_flight", "Requests that have no answer yet.", |status| {
         Some(status.activity.in_flight)
