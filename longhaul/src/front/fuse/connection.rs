@@ -2,6 +2,8 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::fuse::{BadRequest, HEADERS_MAX, Header, Notice, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,14 +22,24 @@ pub(super) struct Connection {
 /// The descriptor, for the one who reads.
 pub(super) struct Requests<'a> {
     connection: &'a Connection,
-    /// Readable, or closed, once no more is to be read.
-    stopped: OwnedFd,
+    stopped: Stopped,
     buffer: Vec<u8>,
 }
 
 /// What ends the reading: when it is dropped.
 #[derive(Debug)]
-pub(super) struct ReadingStopper(#[expect(dead_code, reason = "held for its drop")] OwnedFd);
+pub(super) struct ReadingStopper {
+    is_stopped: Arc<AtomicBool>,
+    /// Closed after that is set.
+    _pipe: OwnedFd,
+}
+
+/// Whether no more is to be read. A flag tells the reader between two requests, where a system call for each would cost as
+/// much as reading it, and the end of a pipe wakes it.
+pub(super) struct Stopped {
+    is_stopped: Arc<AtomicBool>,
+    pipe: OwnedFd,
+}
 
 /// Why nothing more is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +51,17 @@ pub(super) enum End {
 }
 
 /// Both ends of what stops the reading.
-pub(super) fn stopper() -> io::Result<(ReadingStopper, OwnedFd)> {
-    let (stopped, stopper) = io::pipe()?;
-    Ok((ReadingStopper(stopper.into()), stopped.into()))
+pub(super) fn stopper() -> io::Result<(ReadingStopper, Stopped)> {
+    let (pipe, end) = io::pipe()?;
+    let is_stopped = Arc::<AtomicBool>::default();
+    let stopper = ReadingStopper { is_stopped: Arc::clone(&is_stopped), _pipe: end.into() };
+    Ok((stopper, Stopped { is_stopped, pipe: pipe.into() }))
+}
+
+impl Drop for ReadingStopper {
+    fn drop(&mut self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
 }
 
 impl Connection {
@@ -51,8 +71,8 @@ impl Connection {
         Ok(Self { device })
     }
 
-    /// What reads its requests until `stopped` can be read.
-    pub(super) fn requests(&self, stopped: OwnedFd) -> Requests<'_> {
+    /// What reads its requests until it is `stopped`.
+    pub(super) fn requests(&self, stopped: Stopped) -> Requests<'_> {
         let buffer = vec![0; WRITE_MAX as usize + HEADERS_MAX];
         Requests { connection: self, stopped, buffer }
     }
@@ -93,12 +113,12 @@ impl Requests<'_> {
     /// Waits for the next one and reads it; its connection beside it.
     pub(super) fn next(&mut self) -> io::Result<Result<Request<'_>, End>> {
         let len = loop {
-            if self.is_stopped(false)? {
+            if self.stopped.is_stopped.load(Ordering::Acquire) {
                 return Ok(Err(End::Stopped));
             }
             match read(&self.connection.device, &mut self.buffer) {
                 Ok(len) => break len,
-                Err(Errno::AGAIN) => drop(self.is_stopped(true)?),
+                Err(Errno::AGAIN) => self.wait()?,
                 // NOENT: it was withdrawn while it was read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::NODEV) => return Ok(Err(End::Unmounted)),
@@ -110,18 +130,14 @@ impl Requests<'_> {
         Ok(Ok(request))
     }
 
-    /// Whether reading was stopped; if it `waits`, until then or until there is something to read.
-    fn is_stopped(&self, waits: bool) -> io::Result<bool> {
-        let device = if waits { PollFlags::IN } else { PollFlags::empty() };
+    /// Waits until there is something to read, or the reading is stopped.
+    fn wait(&self) -> io::Result<()> {
         let mut watched = [
-            PollFd::new(&self.stopped, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.connection.device.as_fd(), device),
+            PollFd::new(&self.stopped.pipe, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.connection.device.as_fd(), PollFlags::IN),
         ];
-        let watched = if waits { &mut watched[..] } else { &mut watched[..1] };
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        match poll(watched, (!waits).then_some(&now)) {
-            Ok(_) => Ok(watched.first().is_some_and(|stopped| !stopped.revents().is_empty())),
-            Err(Errno::INTR) => Ok(false),
+        match poll(&mut watched, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(why) => Err(why.into()),
         }
     }

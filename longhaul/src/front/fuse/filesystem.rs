@@ -51,7 +51,7 @@ pub(super) struct File {
 }
 
 /// A request that is answered once; with EIO if whoever works on it gives up.
-struct Question {
+struct PendingRequest {
     file: Arc<File>,
     header: Header,
     is_answered: bool,
@@ -109,13 +109,16 @@ impl File {
                 Ok(request) => request,
                 Err(end) => return Ok(end),
             };
-            let question =
-                Question { file: Arc::clone(self), header: request.header, is_answered: false };
+            let pending = PendingRequest {
+                file: Arc::clone(self),
+                header: request.header,
+                is_answered: false,
+            };
             if request.operation == Operation::Destroy {
-                question.answer(&Reply::default());
+                pending.answer(&Reply::default());
                 return Ok(End::Unmounted);
             }
-            self.dispatch(question, &request.operation);
+            self.dispatch(pending, &request.operation);
         }
     }
 
@@ -143,95 +146,101 @@ impl File {
         volume
     }
 
-    fn dispatch(self: &Arc<Self>, question: Question, operation: &Operation<'_>) {
+    fn dispatch(self: &Arc<Self>, pending: PendingRequest, operation: &Operation<'_>) {
         match *operation {
-            Operation::GetAttributes => question.answer_attributes(),
+            Operation::GetAttributes => pending.answer_attributes(),
             Operation::SetAttributes(wanted) => {
                 let resized = wanted.size.is_some_and(|size| size != self.shape.size);
                 match resized || wanted.changes_rights {
                     // The size of a volume is its own, and so are its rights.
-                    true => question.fail(Errno::PERM),
-                    false => question.answer_attributes(),
+                    true => pending.fail(Errno::PERM),
+                    false => pending.answer_attributes(),
                 }
             }
-            Operation::Open { flags } => self.open(question, flags),
+            Operation::Open { flags } => self.open(pending, flags),
             Operation::Release { handle } => {
                 self.clients.set(self.record.released(handle));
-                question.answer(&Reply::default());
+                pending.answer(&Reply::default());
             }
             Operation::Statistics => {
                 let size = block_size(&self.shape);
                 let blocks = self.shape.size / u64::from(size);
-                question.answer(&Reply::statistics(&Statistics { block_size: size, blocks }));
+                pending.answer(&Reply::statistics(&Statistics { block_size: size, blocks }));
             }
-            Operation::Read { offset, size } => self.read(question, offset, size),
+            Operation::Read { offset, size } => self.read(pending, offset, size),
             Operation::Write { offset, data, flags } => {
-                self.write(question, offset, Bytes::copy_from_slice(data), durability(flags));
+                self.write(pending, offset, Bytes::copy_from_slice(data), durability(flags));
             }
-            Operation::Sync => self.sync(question),
+            Operation::Sync => self.sync(pending),
             Operation::Allocate { offset, length, mode } => {
                 match Allocation::of(mode.cast_signed()) {
-                    Some(allocation) => self.allocate(question, allocation, offset, length),
-                    None => question.fail(Errno::OPNOTSUPP),
+                    Some(allocation) => self.allocate(pending, allocation, offset, length),
+                    None => pending.fail(Errno::OPNOTSUPP),
                 }
             }
-            Operation::Forget => question.ignore(),
-            Operation::Init(_) => question.fail(Errno::IO),
+            Operation::Forget => pending.ignore(),
+            Operation::Init(_) => pending.fail(Errno::IO),
             // The kernel does without, and asks for most of them once only.
-            Operation::Destroy | Operation::Unknown { .. } => question.fail(Errno::NOSYS),
+            Operation::Destroy | Operation::Unknown { .. } => pending.fail(Errno::NOSYS),
         }
     }
 
-    fn open(&self, question: Question, flags: u32) {
+    fn open(&self, pending: PendingRequest, flags: u32) {
         let access = OFlags::from_bits_retain(flags) & OFlags::ACCMODE;
         if self.shape.read_only && access != OFlags::RDONLY {
-            return question.fail(Errno::ROFS);
+            return pending.fail(Errno::ROFS);
         }
         // The same if it is asked for again.
-        let handle = question.header.number();
+        let handle = pending.header.number();
         match self.record.opened(handle) {
             Ok(count) => self.clients.set(count),
-            Err(why) => return question.fail(Errno::from_io_error(&why).unwrap_or(Errno::IO)),
+            Err(why) => return pending.fail(Errno::from_io_error(&why).unwrap_or(Errno::IO)),
         }
         // Whoever has the file open, above all a loop device, keeps a cache of its own.
         let direct = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
-        question.answer(&Reply::opened(handle, direct));
+        pending.answer(&Reply::opened(handle, direct));
     }
 
-    fn read(self: &Arc<Self>, question: Question, offset: u64, size: u32) {
-        self.begin(size, question, move |file, question, volume| async move {
+    fn read(self: &Arc<Self>, pending: PendingRequest, offset: u64, size: u32) {
+        self.begin(size, pending, move |file, pending, volume| async move {
             match volume.read(offset, size.into()).await {
-                Ok(data) => question.answer_bytes(&data),
-                Err(error) => question.fail(file.answer_of(&error, false)),
+                Ok(data) => pending.answer_bytes(&data),
+                Err(error) => pending.fail(file.answer_of(&error, false)),
             }
         });
     }
 
-    fn write(self: &Arc<Self>, question: Question, at: u64, data: Bytes, durability: Durability) {
+    fn write(
+        self: &Arc<Self>,
+        pending: PendingRequest,
+        at: u64,
+        data: Bytes,
+        durability: Durability,
+    ) {
         let len = data.len() as u32;
         let durability = self.record.durability(durability);
-        self.change(len, question, move |volume| async move {
+        self.change(len, pending, move |volume| async move {
             let written = volume.write(at, data, durability).await?;
             Ok(Reply::written(written))
         });
     }
 
-    fn allocate(self: &Arc<Self>, question: Question, how: Allocation, at: u64, length: u64) {
+    fn allocate(self: &Arc<Self>, pending: PendingRequest, how: Allocation, at: u64, length: u64) {
         let durability = self.record.durability(Durability::Volatile);
-        self.change(0, question, move |volume| async move {
+        self.change(0, pending, move |volume| async move {
             volume.allocate(how, at, length, durability).await.map(|()| Reply::default())
         });
     }
 
-    fn sync(self: &Arc<Self>, question: Question) {
-        self.begin(0, question, move |file, question, volume| async move {
+    fn sync(self: &Arc<Self>, pending: PendingRequest) {
+        self.begin(0, pending, move |file, pending, volume| async move {
             let covered = file.record.flush_begins();
             match volume.flush().await {
                 Ok(()) => {
                     file.record.flushed(covered);
-                    question.answer(&Reply::default());
+                    pending.answer(&Reply::default());
                 }
-                Err(error) => question.fail(file.answer_of(&error, true)),
+                Err(error) => pending.fail(file.answer_of(&error, true)),
             }
         });
     }
@@ -240,20 +249,20 @@ impl File {
     fn change<F: Future<Output = volume::Result<Reply>> + Send + 'static>(
         self: &Arc<Self>,
         len: u32,
-        question: Question,
+        pending: PendingRequest,
         run: impl FnOnce(Arc<ByteVolume>) -> F + Send + 'static,
     ) {
         if let Err(why) = self.record.change_begins() {
             tracing::error!(%why, "FUSE: cannot note that a change begins");
-            return question.fail(Errno::IO);
+            return pending.fail(Errno::IO);
         }
         let running = RunningChange(Arc::clone(self));
-        self.begin(len, question, move |file, question, volume| async move {
+        self.begin(len, pending, move |file, pending, volume| async move {
             let changed = run(volume).await;
             drop(running);
             match changed {
-                Ok(reply) => question.answer(&reply),
-                Err(error) => question.fail(file.answer_of(&error, true)),
+                Ok(reply) => pending.answer(&reply),
+                Err(error) => pending.fail(file.answer_of(&error, true)),
             }
         });
     }
@@ -262,13 +271,13 @@ impl File {
     fn begin<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         len: u32,
-        question: Question,
-        run: impl FnOnce(Arc<Self>, Question, Arc<ByteVolume>) -> F,
+        pending: PendingRequest,
+        run: impl FnOnce(Arc<Self>, PendingRequest, Arc<ByteVolume>) -> F,
     ) {
         let permit = self.permit(len);
         let volume = self.volume.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(volume) = volume else { return question.fail(ENDED) };
-        let work = run(Arc::clone(self), question, volume);
+        let Some(volume) = volume else { return pending.fail(ENDED) };
+        let work = run(Arc::clone(self), pending, volume);
         self.runtime.spawn(async move {
             work.await;
             drop(permit);
@@ -327,7 +336,7 @@ impl Drop for RunningChange {
     }
 }
 
-impl Question {
+impl PendingRequest {
     fn answer(mut self, reply: &Reply) {
         self.is_answered = true;
         self.file.connection.answer(&self.header, reply);
@@ -354,7 +363,7 @@ impl Question {
     }
 }
 
-impl Drop for Question {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.is_answered {
             self.file.connection.fail(&self.header, Errno::IO);
