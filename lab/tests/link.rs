@@ -90,6 +90,25 @@ fn netem_makes_the_link_where_the_kernel_has_it_and_is_missed_where_not() {
 }
 
 #[test]
+fn what_a_killed_one_left_is_removed_by_whoever_comes_next_at_the_same_time() {
+    // No process has this number, so these have no maker any more.
+    let left: Vec<_> = (0..20).map(|n| format!("lab-4194305-{n}")).collect();
+    for name in &left {
+        assert!(Command::new("ip").args(["netns", "add", name]).status().unwrap().success());
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let output = link(&[], &["true"]);
+                assert!(output.status.success(), "{}", text(&output.stderr));
+            });
+        }
+    });
+    let is_there = |name: &String| std::path::Path::new("/run/netns").join(name).exists();
+    assert!(!left.iter().any(is_there), "left behind still");
+}
+
+#[test]
 fn a_signal_ends_what_runs_inside_and_removes_the_ends() {
     let script = "ip netns exec $LAB_FAR sleep 1000 & echo $$ $! $LAB_FAR; wait";
     let mut command = Command::new(LAB);

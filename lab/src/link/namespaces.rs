@@ -104,9 +104,7 @@ impl Drop for Namespaces {
     fn drop(&mut self) {
         for name in &self.names {
             // What could not be made is not there to be removed.
-            if let Err(why) = remove(name)
-                && exists(name)
-            {
+            if let Err(why) = remove_if_there(name) {
                 eprintln!("lab: {why}");
             }
         }
@@ -144,14 +142,17 @@ fn remove_stale() -> Result<(), Error> {
         let alive = |pid: &str| Path::new("/proc").join(pid).exists();
         if maker.is_some_and(|pid| pid.parse::<u32>().is_ok() && !alive(pid)) {
             eprintln!("lab: removing {name}, which was left behind");
-            remove(name)?;
+            // Another that is being made at this time may find and remove it as well.
+            remove_if_there(name)?;
         }
     }
     Ok(())
 }
 
-fn exists(name: &str) -> bool {
-    Path::new("/run/netns").join(name).exists()
+/// Removes a namespace; that it is not there, or not any more, is no failure.
+fn remove_if_there(name: &str) -> Result<(), Error> {
+    let is_there = || Path::new("/run/netns").join(name).exists();
+    remove(name).or_else(|why| if is_there() { Err(why) } else { Ok(()) })
 }
 
 fn remove(name: &str) -> Result<(), Error> {
