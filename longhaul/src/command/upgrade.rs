@@ -1,14 +1,16 @@
 //! `longhaul upgrade`: a new process takes a mount over.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::attach::kept;
+use super::attach::status::AttachStatus;
 use super::say_done;
 use super::umount::{attachments, find};
 use crate::control;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, print_error};
 
 /// Have a new process of the installed program take mounted volumes over, without unmounting them
 #[derive(Debug, clap::Args)]
@@ -47,7 +49,7 @@ pub async fn run(args: Args) -> Outcome {
     let mut last = Ok(());
     for status in mounted {
         if let Err(why) = upgrade(status.file, status.pid, &status.attachment).await {
-            crate::failure::print_error(&format_args!("longhaul: {why}"));
+            print_error(&format_args!("longhaul: {why}"));
             last = Err(Failure::already_printed(false));
         }
     }
@@ -55,25 +57,16 @@ pub async fn run(args: Args) -> Outcome {
 }
 
 async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
-    let of = |wanted: u32, file: &Option<PathBuf>| {
-        let file = file.clone();
-        async move {
-            let all = attachments().await;
-            all.into_iter()
-                .find(|(_, status)| status.file == file && (status.pid == wanted || wanted == 0))
-        }
-    };
-    let Some((control, _)) = of(pid, &file).await else {
+    let Some((control, _)) = attachment(file.as_deref(), |its| its == pid).await else {
         return Err(Failure::new(format!("{uri}: its process has ended meanwhile")));
     };
     let asked = control::ask(&control, "hand-over", PATIENCE).await;
     asked.map_err(|why| why.into_failure(&control).within(uri))?;
     loop {
-        if let Some((_, status)) = of(0, &file).await.filter(|(_, status)| status.pid != pid) {
+        if let Some((_, status)) = attachment(file.as_deref(), |its| its != pid).await {
             return say_done(&format!("{uri} is served by process {}", status.pid));
         }
-        let kept = status_of_keeper(file.as_deref());
-        if !kept {
+        if !has_keeper(file.as_deref()) {
             return Err(Failure::new(format!("{uri}: no process could take it over")).hint(
                 "its log in the state directory says why; what was written was flushed before",
             ));
@@ -82,11 +75,20 @@ async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
     }
 }
 
-/// Whether somebody still tries to start the new process.
-fn status_of_keeper(file: Option<&std::path::Path>) -> bool {
+/// The attachment that serves `file`, if its process is one that is meant.
+async fn attachment(
+    file: Option<&Path>,
+    is_meant: impl Fn(u32) -> bool,
+) -> Option<(PathBuf, AttachStatus)> {
+    let mut all = attachments().await.into_iter();
+    all.find(|(_, status)| status.file.as_deref() == file && is_meant(status.pid))
+}
+
+/// Whether the keeper of the mount is there, which starts the new process.
+fn has_keeper(file: Option<&Path>) -> bool {
     let socket = file.and_then(|file| {
         let name = file.file_name()?.to_str()?;
-        Some(super::attach::kept::socket_in(file.parent()?, name))
+        Some(kept::socket_in(file.parent()?, name))
     });
-    socket.is_some_and(|socket| super::attach::kept::is_kept(&socket))
+    socket.is_some_and(|socket| kept::is_kept(&socket))
 }

@@ -177,10 +177,14 @@ impl Supervisor {
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status.or_fail(what)?,
-                Some(said) = said.recv() => {
-                    self.heard(said, background)?;
-                    may_stop = true;
-                }
+                Some(said) = said.recv() => match self.heard(said, background) {
+                    Ok(()) => may_stop = true,
+                    // Another one is started once it has ended, and must not find it beside itself.
+                    Err(why) => {
+                        print_error(&format_args!("longhaul: {why}"));
+                        child.start_kill().or_fail(what)?;
+                    }
+                },
                 () = stop.called(), if may_stop && !is_stopping => {
                     is_stopping = true;
                     terminate(&child);
@@ -223,11 +227,13 @@ impl Supervisor {
 
     /// The process serves. With the first that does the terminal is left, and who waits for it.
     fn heard(&mut self, (state, stream): StateReport, background: &Background) -> Outcome {
-        if self.state.replace(state).is_none() {
+        if self.state.is_none() {
             background.leave_session()?.close_terminal()?;
         }
         acknowledge(&stream)
-            .or_fail(|| "cannot answer the process that serves the mount".to_owned())
+            .or_fail(|| "cannot answer the process that serves the mount".to_owned())?;
+        self.state = Some(state);
+        Ok(())
     }
 }
 
