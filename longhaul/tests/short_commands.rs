@@ -2,6 +2,7 @@
 //! WRITE (16) of a unit that READ (10) and WRITE (10) can address).
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,12 +35,24 @@ const READ_16: u8 = 0x88;
 const WRITE_16: u8 = 0x8A;
 const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 
+/// Where a SCSI Response has the additional sense code of fixed format sense data, behind their length.
+const ADDITIONAL: Range<usize> = BHS_LEN + 2 + 12..BHS_LEN + 2 + 14;
+
 /// How the target is.
 #[derive(Clone, Copy)]
 struct Behaviour {
     knows: fn(u8) -> bool,
-    /// What it does not know it answers with sense data, as RFC 7143, 11.4.7.2, demands.
-    sense: bool,
+    refusal: Refusal,
+}
+
+/// How it answers what it does not know.
+#[derive(Clone, Copy, PartialEq)]
+enum Refusal {
+    Proper,
+    /// ILLEGAL REQUEST with NO ADDITIONAL SENSE INFORMATION.
+    Vague,
+    /// Without the sense data that RFC 7143, 11.4.7.2, demands.
+    Silent,
 }
 
 /// SPC-4, 4.2.5.1: the group of an operation code tells the length of its block.
@@ -47,14 +60,20 @@ const fn is_of_16_bytes(code: u8) -> bool {
     code >> 5 == 4
 }
 
-const SHORT_ONLY: Behaviour = Behaviour { knows: |code| !is_of_16_bytes(code), sense: true };
+const SHORT_ONLY: Behaviour =
+    Behaviour { knows: |code| !is_of_16_bytes(code), refusal: Refusal::Proper };
 
-/// As jSCSI's target.
 const CAPACITY_ONLY: Behaviour =
-    Behaviour { knows: |code| !is_of_16_bytes(code) || code == 0x9E, sense: true };
+    Behaviour { knows: |code| !is_of_16_bytes(code) || code == 0x9E, refusal: Refusal::Proper };
 
 /// Likewise, and it does not say what is wrong.
-const SILENT: Behaviour = Behaviour { sense: false, ..CAPACITY_ONLY };
+const SILENT: Behaviour = Behaviour { refusal: Refusal::Silent, ..CAPACITY_ONLY };
+
+/// As jSCSI's target: it has neither MODE SENSE (10), nor a caching page, nor a command to empty a cache, nor reservations.
+const FEW: Behaviour = Behaviour {
+    knows: |code| matches!(code, 0x00 | 0x03 | 0x12 | 0x25 | READ_10 | WRITE_10 | 0x9E | 0xA0),
+    refusal: Refusal::Vague,
+};
 
 /// A target that gets another operation code in place of each it shall not know.
 struct Target {
@@ -132,8 +151,11 @@ async fn relay(
             }
         }
     });
-    let down = pass(&mut from_far, &mut to_near, |pdu| {
-        if is_unknown_operation(pdu) && !behaviour.sense {
+    let down = pass(&mut from_far, &mut to_near, |pdu| match behaviour.refusal {
+        Refusal::Proper => {}
+        _ if !is_unknown_operation(pdu) => {}
+        Refusal::Vague => pdu[ADDITIONAL].fill(0),
+        Refusal::Silent => {
             pdu.truncate(BHS_LEN);
             pdu[5..8].fill(0);
         }
@@ -181,6 +203,34 @@ async fn unit_without_16_byte_commands_is_used_by_those_of_10_bytes() {
     }
 }
 
+/// SBC-3, 5.22: who has no cache need not know SYNCHRONIZE CACHE.
+#[tokio::test]
+async fn unit_that_knows_little_and_does_not_say_what_is_wrong_is_used() {
+    for refusal in [Refusal::Vague, Refusal::Silent] {
+        let medium = Arc::new(Memory::new(SIZE, 512));
+        let target = Target::start(medium, Behaviour { refusal, ..FEW }).await;
+        let disk = target.open().await;
+        assert!(disk.shape().write_cache, "it has not said that it has none");
+        disk.write(0, pattern(3, 1 << 20), Durability::Volatile).await.expect("write");
+        disk.flush().await.expect("flush");
+        disk.write(4096, pattern(7, 4096), Durability::Durable).await.expect("durable write");
+        assert_eq!(target.came(SYNCHRONIZE_CACHE_10), 2);
+        assert!(disk.read(Span::new(4096, 4096)).await.expect("read") == pattern(7, 4096));
+        disk.close().await;
+    }
+}
+
+/// One that says that it has a cache is not taken for one without.
+#[tokio::test]
+async fn cache_that_cannot_be_flushed_fails_the_flush() {
+    let knows = |code| code != SYNCHRONIZE_CACHE_10;
+    let target = Target::start(cached(), Behaviour { knows, refusal: Refusal::Vague }).await;
+    let disk = target.open().await;
+    disk.write(0, pattern(3, 4096), Durability::Volatile).await.expect("write");
+    disk.flush().await.expect_err("what is cached cannot be made durable");
+    disk.close().await;
+}
+
 #[tokio::test]
 async fn zeroes_are_written_by_short_commands_where_no_other_is_known() {
     let target = Target::start(cached(), SHORT_ONLY).await;
@@ -209,7 +259,8 @@ async fn unit_that_short_commands_cannot_address_is_not_used_by_them() {
 /// Another failure is not taken for a command that is not known.
 #[tokio::test]
 async fn failure_of_a_16_byte_command_is_not_tried_with_10_bytes() {
-    let target = Target::start(cached(), Behaviour { knows: |_| true, sense: true }).await;
+    let target =
+        Target::start(cached(), Behaviour { knows: |_| true, refusal: Refusal::Proper }).await;
     let disk = target.open().await;
     disk.write(0, pattern(0, 4096), Durability::Volatile).await.expect("write");
     disk.read(Span::new(SIZE, 512)).await.expect_err("beyond its end");

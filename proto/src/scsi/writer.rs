@@ -553,9 +553,12 @@ async fn read_keys<U: Unit>(unit: &U) -> Result<Option<Keys>, NotHeld<U::Error>>
     }
 }
 
-/// INVALID COMMAND OPERATION CODE and INVALID FIELD IN CDB. A unit that is not there says neither.
+/// INVALID COMMAND OPERATION CODE, INVALID FIELD IN CDB, and an ILLEGAL REQUEST that says no more, as some targets do.
+/// A unit that is not there says none of them.
 fn is_unknown(sense: &Sense) -> bool {
-    sense.key == sense::Key::IllegalRequest && matches!(sense.additional.code, 0x20 | 0x24)
+    let says_so = matches!(sense.additional.code, 0x20 | 0x24);
+    let says_nothing = sense.additional == sense::Additional::NONE;
+    sense.key == sense::Key::IllegalRequest && (says_so || says_nothing)
 }
 
 /// The key of the holder and the type.

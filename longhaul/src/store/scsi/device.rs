@@ -146,11 +146,11 @@ impl Device {
     }
 }
 
-/// An answer, or none where the unit does not know the question.
+/// An answer, or none where the unit does not know the question. Some refuse it without sense data.
 fn answered<T>(answer: Result<T, UnitError>) -> Result<Option<T>, UnitError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.is_unknown_command() => Ok(None),
+        Err(error) if error.is_unknown_command() || error.may_be_unknown_operation() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -43,6 +43,8 @@ pub enum UnitError {
     Part,
 }
 
+const UNKNOWN_OPERATION: Additional = Additional::INVALID_COMMAND_OPERATION_CODE;
+
 impl UnitError {
     /// The kind of failure this is to a caller of a volume: the one table.
     #[must_use]
@@ -89,8 +91,7 @@ impl UnitError {
         match self {
             Self::Sense(sense) => {
                 matches!((sense.key, sense.deferred), (Key::IllegalRequest, false))
-                    && sense.additional.code == 0x20
-                    && sense.additional.qualifier == 0
+                    && matches!(sense.additional, UNKNOWN_OPERATION | Additional::NONE)
             }
             Self::Status(status) => matches!(status, Status::CheckCondition),
             _ => false,

@@ -50,6 +50,8 @@ pub(in crate::store) struct Link<S> {
     through: bool,
     /// The unit has shown that it knows READ (10) and WRITE (10) only.
     short_commands: AtomicBool,
+    /// It has been told that the unit cannot be asked to empty a cache.
+    no_sync: AtomicBool,
     /// The first failure on this session that may have cost what the unit had taken before. On the next session
     /// all of that is written again.
     failed: OnceLock<UnitError>,
@@ -89,8 +91,9 @@ impl<S: Session> Link<S> {
         let shape = shape(&device, read_only);
         let sizes = Sizes::new(&device, unit.session().limits());
         tracing::debug!(?shape, ?sizes, "opened");
-        let (short_commands, through) = (AtomicBool::new(false), !shape.write_cache);
-        Ok(Self { unit, device, shape, sizes, through, short_commands, failed: OnceLock::new() })
+        let (short_commands, no_sync) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (through, failed) = (!shape.write_cache, OnceLock::new());
+        Ok(Self { unit, device, shape, sizes, through, short_commands, no_sync, failed })
     }
 
     /// Keeps what was promised of the unit when it was there `before`.
@@ -351,8 +354,7 @@ impl<S: Session> Link<S> {
         self.still_whole()?;
         if !self.shape.read_only {
             match self.unit.ask(Command::synchronize_cache()).await {
-                // SBC-3, 5.22: a unit that has none need not know it.
-                Err(error) if !self.shape.write_cache && error.is_unknown_command() => {}
+                Err(error) if self.needs_no_sync(&error) => {}
                 synced => {
                     synced.inspect_err(|error| self.note(error, Durability::Durable))?;
                 }
@@ -361,6 +363,23 @@ impl<S: Session> Link<S> {
         }
         // Meanwhile another command may have been told of a write that is lost.
         self.still_whole()
+    }
+
+    /// SBC-3, 5.22: a unit that has no cache need not know SYNCHRONIZE CACHE. One that says nothing of a cache and does not
+    /// know the command has no way to empty it: others take it to have none too.
+    fn needs_no_sync(&self, refused: &UnitError) -> bool {
+        if !self.shape.write_cache {
+            return refused.is_unknown_command();
+        }
+        let says_nothing = self.device.mode.write_cache.is_none() && !self.device.is_withheld;
+        let needs_none = says_nothing && refused.may_be_unknown_operation();
+        if needs_none && !self.no_sync.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the target neither says whether it has a write cache nor knows SYNCHRONIZE CACHE: what it has answered \
+                 is taken to be safe at its end"
+            );
+        }
+        needs_none
     }
 
     pub(super) async fn runs(&self, span: Span) -> Result<Vec<Extent>, UnitError> {
