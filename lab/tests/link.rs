@@ -90,7 +90,7 @@ fn netem_makes_the_link_where_the_kernel_has_it_and_is_missed_where_not() {
 }
 
 #[test]
-fn what_a_killed_one_left_is_removed_by_whoever_comes_next_at_the_same_time() {
+fn namespaces_that_were_left_are_removed_by_several_at_the_same_time() {
     // No process has this number, so these have no maker any more.
     let left: Vec<_> = (0..20).map(|n| format!("lab-4194305-{n}")).collect();
     for name in &left {

@@ -62,7 +62,13 @@ pub fn found() -> Vec<PathBuf> {
 /// Where an attachment listens that is this process.
 #[must_use]
 pub fn of_attachment(dir: &Path) -> PathBuf {
-    dir.join(format!("attach-{}.sock", std::process::id()))
+    dir.join(format!("{OF_ATTACHMENT}{}.sock", std::process::id()))
+}
+
+/// Whether it is called as the socket of an attachment.
+#[must_use]
+pub fn is_of_attachment(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(OF_ATTACHMENT))
 }
 
 /// Where a server listens that is this process, and was not told where.
@@ -71,6 +77,7 @@ pub fn of_server(dir: &Path) -> PathBuf {
     dir.join(format!("{OF_SERVER}{}.sock", std::process::id()))
 }
 
+const OF_ATTACHMENT: &str = "attach-";
 const OF_SERVER: &str = "serve-";
 
 /// The sockets of the servers that run here and can be asked without being named.
@@ -86,7 +93,7 @@ pub fn servers() -> Vec<PathBuf> {
 /// Removes the socket of an attachment or a server if its process is gone; whether it was one.
 pub fn remove_if_left(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let process = name.strip_prefix("attach-").or_else(|| name.strip_prefix(OF_SERVER));
+    let process = name.strip_prefix(OF_ATTACHMENT).or_else(|| name.strip_prefix(OF_SERVER));
     let process = process.and_then(|name| name.strip_suffix(".sock"));
     let process = process.and_then(|process| Pid::from_raw(process.parse().ok()?));
     let is_gone = |process| test_kill_process(process) == Err(Errno::SRCH);

@@ -597,6 +597,19 @@ fn a_socket_path_that_is_too_long_is_refused_with_the_reason() {
 }
 
 #[test]
+fn attachment_is_ended_by_the_name_of_its_socket_or_its_uri() {
+    let fixture = Fixture::new();
+    for by_uri in [false, true] {
+        let attached = Running::start(&mut fixture.longhaul("attach memory:1M --nbd a.sock"));
+        let ready = said(&attached, "ready ");
+        let what = if by_uri { ready.trim_start_matches("ready ") } else { "a.sock" };
+        let (printed, status) = run(&fixture.longhaul(&format!("umount {what}")));
+        assert!(status.success(), "{printed}");
+        assert!(attached.end().success());
+    }
+}
+
+#[test]
 fn a_volume_that_cannot_be_offered_leaves_no_file() {
     let fixture = Fixture::new();
     fs::write(fixture.path("taken"), "something").unwrap();

@@ -11,6 +11,8 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::attach::status::AttachStatus;
+use super::umount;
+use crate::block_devices::{loops_over, mounts_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::{Json, OneLine, Shown as _};
@@ -98,6 +100,15 @@ struct Answers {
     failures: Vec<Failure>,
 }
 
+impl Answers {
+    fn attachments(&self) -> impl Iterator<Item = &AttachStatus> {
+        self.seen.values().filter_map(|answer| match &answer.source {
+            Source::Attachment(sample) => Some(&sample.status),
+            Source::Server(_) => None,
+        })
+    }
+}
+
 /// Asks everyone who is to be asked, all at once: none keeps the answer of another.
 async fn look(args: &Args) -> Answers {
     let paths = match &args.control {
@@ -119,6 +130,10 @@ async fn look(args: &Args) -> Answers {
             Err(why) => answers.failures.push(why.into_failure(&path)),
         }
     }
+    if args.control.is_none() {
+        let files = umount::waiting_for_a_process(answers.attachments());
+        answers.failures.extend(files.iter().map(|file| unserved(file)));
+    }
     if answers.seen.is_empty() && answers.failures.is_empty() {
         // It says why there is nobody.
         let path = Path::new(control::DEFAULT);
@@ -134,11 +149,8 @@ async fn look(args: &Args) -> Answers {
 
 /// Prints what attachments have answered, and fails if some did not: what is written over an older file must be whole.
 fn tell_metrics(answers: Answers) -> Outcome {
-    let attachments = answers.seen.into_values().filter_map(|answer| match answer.source {
-        Source::Attachment(sample) => Some(sample.status),
-        Source::Server(_) => None,
-    });
-    let text = metrics::text(attachments.collect()).or_fail(|| "cannot tell metrics".to_owned())?;
+    let text = metrics::text(answers.attachments().cloned().collect())
+        .or_fail(|| "cannot tell metrics".to_owned())?;
     // The line ends once.
     super::say_text(&text.trim_end())?;
     tell(answers.failures)
@@ -151,6 +163,14 @@ fn tell(mut failures: Vec<Failure>) -> Outcome {
         print_error(&format_args!("longhaul: {why}"));
     }
     last.map_or(Ok(()), Err)
+}
+
+/// A mount whose process has ended, and for which another one is being started.
+fn unserved(file: &Path) -> Failure {
+    let mounts = loops_over(file).into_iter().flat_map(|device| mounts_of(&device));
+    let place = mounts.map(|mount| mount.place).next().unwrap_or_else(|| file.to_owned());
+    Failure::new(format!("{} is served by nobody at the moment", place.shown()))
+        .hint("another process is about to take it over; its log in the state directory says more")
 }
 
 /// Removes the sockets of processes that were killed, and says so on one line.

@@ -14,6 +14,7 @@ use super::say_done;
 use crate::block_devices::{file_of, loops_over, mounted_at, mounts_of, users_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
+use crate::front::nbd;
 use crate::printable::Shown as _;
 use crate::remembered;
 use crate::size::Size;
@@ -67,12 +68,54 @@ pub(super) enum AttachmentAddress {
 
 /// Every attachment of this user that answers, and where.
 pub(super) async fn attachments() -> Vec<(PathBuf, AttachStatus)> {
+    look().await.answered
+}
+
+/// The attachments of this user.
+pub(super) struct Found {
+    /// Where each answers, and what.
+    pub(super) answered: Vec<(PathBuf, AttachStatus)>,
+    /// The sockets of those that do not answer: their processes may be stopped.
+    silent: Vec<PathBuf>,
+}
+
+impl Found {
+    /// A failure to find one, which may be among those that do not answer.
+    pub(super) fn lacks(&self, failure: Failure) -> Failure {
+        let [first, others @ ..] = &*self.silent else { return failure };
+        let others = if others.is_empty() { "" } else { " and others" };
+        failure.because(format!("but {}{others} did not answer", first.shown())).hint(
+            "its process may be stopped: the number in the name is its PID, and `kill -CONT PID` lets it go on",
+        )
+    }
+}
+
+/// Asks all of them at once.
+pub(super) async fn look() -> Found {
     let sockets = control::found();
     let answers = join_all(sockets.iter().map(|path| control::ask(path, "status", PATIENCE))).await;
-    let answered = sockets.into_iter().zip(answers);
-    answered
-        .filter_map(|(path, answer)| Some((path, serde_json::from_str(&answer.ok()?).ok()?)))
-        .collect()
+    let mut found = Found { answered: Vec::new(), silent: Vec::new() };
+    for (path, answer) in sockets.into_iter().zip(answers) {
+        match answer {
+            Ok(answer) => {
+                let status = serde_json::from_str(&answer).ok();
+                found.answered.extend(status.map(|status| (path, status)));
+            }
+            Err(AskError::Silent) if control::is_of_attachment(&path) => found.silent.push(path),
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// The files of mounts whose process has ended, and for which another one is being started.
+pub(super) fn waiting_for_a_process<'a>(
+    answered: impl Iterator<Item = &'a AttachStatus>,
+) -> Vec<PathBuf> {
+    let served: Vec<_> = answered.filter_map(|status| status.file.as_deref()).collect();
+    let dir = own_dir().and_then(|dir| std::fs::read_dir(dir).ok());
+    let files = dir.into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|file| !served.contains(&&**file) && is_kept_mount(file)).collect()
 }
 
 /// Refuses a volume that this machine has attached: a second one would only be told that somebody has it.
@@ -88,48 +131,81 @@ pub(super) async fn refuse_if_attached(uri: &Uri) -> Outcome {
 }
 
 pub(super) async fn find(what: &str) -> Outcome<(AttachmentAddress, AttachStatus)> {
-    let path =
-        std::fs::canonicalize(what).or_else(|_| std::path::absolute(what)).unwrap_or_default();
-    // A directory that was not found may still be one whose mount does not answer.
-    let file =
-        mounted_at(&path).and_then(|mount| file_of(&mount.source)).or_else(|| file_of(&path));
-    let file = file.unwrap_or_else(|| path.clone());
-    let named = own_file(what).filter(|_| remembered::name(what).is_ok());
-    let candidates: Vec<_> =
-        named.into_iter().chain([file.clone()]).filter(|file| is_own(file)).collect();
-    let is_it = |status: &AttachStatus| {
-        status.file.as_deref() == Some(&*file)
-            || status.name.as_deref() == Some(what)
-            || status.attachment == what
-            || Path::new(&status.socket) == path
-    };
-    let mut is_told = false;
-    let found = loop {
-        let all = attachments().await;
-        let found = all.into_iter().find(|(_, status)| is_it(status));
-        if found.is_some() || !candidates.iter().any(|file| is_kept_mount(file)) {
-            break found;
-        }
-        if !std::mem::replace(&mut is_told, true) {
-            print_error(&format_args!(
-                "longhaul: {what} is served by nobody at the moment: another process is about to take it over, which is waited for; \
-                 its log in the state directory says more"
-            ));
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    };
-    let Some((control, status)) = found else {
-        for file in candidates {
-            spawn_blocking(move || clear(&file))
-                .await
-                .or_fail(|| "cannot unmount".to_owned())??;
-        }
-        return Err(Failure::new(format!("nothing that Longhaul has attached is `{what}`"))
-            .hint("`longhaul status` shows what is attached; `umount` of the system unmounts what others have mounted"));
+    let wanted = Wanted::new(what);
+    let mut found = wanted.look_until_served().await;
+    let its = found.answered.iter().position(|(_, status)| wanted.is(status));
+    let Some((control, status)) = its.map(|its| found.answered.swap_remove(its)) else {
+        return Err(wanted.end_what_is_left(found).await?);
     };
     let address =
         status.file.clone().map_or(AttachmentAddress::Control(control), AttachmentAddress::File);
     Ok((address, status))
+}
+
+/// What somebody has named an attachment by.
+struct Wanted<'a> {
+    what: &'a str,
+    path: PathBuf,
+    /// The file that the volume is, if `what` is its mount or its block device.
+    file: PathBuf,
+    /// Files of mounts that it may be.
+    mounts: Vec<PathBuf>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(what: &'a str) -> Self {
+        let path = std::fs::canonicalize(what).or_else(|_| std::path::absolute(what));
+        let path = path.unwrap_or_default();
+        // A directory that was not found may still be one whose mount does not answer.
+        let file =
+            mounted_at(&path).and_then(|mount| file_of(&mount.source)).or_else(|| file_of(&path));
+        let file = file.unwrap_or_else(|| path.clone());
+        let named = own_file(what).filter(|_| remembered::name(what).is_ok());
+        let mounts = named.into_iter().chain([file.clone()]).filter(|file| is_own(file)).collect();
+        Self { what, path, file, mounts }
+    }
+
+    fn is(&self, status: &AttachStatus) -> bool {
+        status.file.as_deref() == Some(&*self.file)
+            || status.name.as_deref() == Some(self.what)
+            || status.attachment == self.what
+            || [self.what, &nbd::uri(&self.path)].contains(&&*status.socket)
+    }
+
+    /// What there is, once no process is about to take the one over that is wanted.
+    async fn look_until_served(&self) -> Found {
+        let mut is_told = false;
+        loop {
+            let found = look().await;
+            let is_there = found.answered.iter().any(|(_, status)| self.is(status));
+            // It may be the one that does not answer.
+            let is_silent = !found.silent.is_empty();
+            if is_there || is_silent || !self.mounts.iter().any(|file| is_kept_mount(file)) {
+                return found;
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                print_error(&format_args!(
+                    "longhaul: {} is served by nobody at the moment: another process is about to take it over, which is waited \
+                     for; its log in the state directory says more",
+                    self.what
+                ));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Takes away what a process that was killed has left of it; why there is nothing that could be found.
+    async fn end_what_is_left(self, found: Found) -> Outcome<Failure> {
+        let none = Failure::new(format!("nothing that Longhaul has attached is `{}`", self.what))
+            .hint("`longhaul status` shows what is attached; `umount` of the system unmounts what others have mounted");
+        if found.silent.is_empty() {
+            for file in self.mounts {
+                let cleared = spawn_blocking(move || clear(&file)).await;
+                cleared.or_fail(|| "cannot unmount".to_owned())??;
+            }
+        }
+        Ok(found.lacks(none))
+    }
 }
 
 /// The file by which `mount` makes a block device of the volume with this name.

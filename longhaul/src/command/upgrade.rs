@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::attach::kept;
 use super::attach::status::AttachStatus;
 use super::say_done;
-use super::umount::{attachments, find};
+use super::umount::{attachments, find, look};
 use crate::control;
 use crate::failure::{Failure, Outcome, print_error};
 
@@ -41,10 +41,13 @@ pub async fn run(args: Args) -> Outcome {
         let status = find(&what).await?.1;
         return upgrade(status.file, status.pid, &status.attachment).await;
     }
-    let mounted = attachments().await.into_iter().map(|(_, status)| status);
+    let found = look().await;
+    let none = || Failure::new("no volume is mounted").hint("`longhaul status` shows what runs");
+    let none = found.lacks(none());
+    let mounted = found.answered.into_iter().map(|(_, status)| status);
     let mounted: Vec<_> = mounted.filter(|status| status.device.is_some()).collect();
     if mounted.is_empty() {
-        return Err(Failure::new("no volume is mounted").hint("`longhaul status` shows what runs"));
+        return Err(none);
     }
     let mut last = Ok(());
     for status in mounted {

@@ -194,6 +194,10 @@ fn process_that_cannot_reach_the_server_is_tried_again_until_it_can() {
         thread::spawn(move || fs::write(path, "written in the outage"))
     };
     stage.wait_until("it is tried again", || stage.log("disk").contains("cannot connect"));
+    let (printed, status) = run(&stage.command("status"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let said = format!("{} is served by nobody at the moment", stage.mnt().display());
+    assert!(printed.contains(&said), "{printed}");
     let server = stage.serve("--state reservations");
     stage.server_after(Some(before));
     writer.join().unwrap().unwrap();
@@ -273,6 +277,26 @@ fn mount_without_a_connection_is_served_on_and_refuses_an_upgrade() {
     stage.longhaul("umount disk");
     stage.longhaul("mount disk");
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+/// It is there all the same.
+#[test]
+fn process_that_is_stopped_is_named_by_who_would_upgrade_or_end_it() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    let pid = stage.server_after(None);
+    stage.signal(Signal::STOP);
+    for command in ["upgrade", "upgrade disk", "umount disk"] {
+        let (printed, status) = run(&stage.command(command));
+        assert_eq!(status.code(), Some(1), "{printed}");
+        let said = format!("attach-{pid}.sock did not answer");
+        assert!(printed.contains(&said) && printed.contains("kill -CONT"), "{printed}");
+    }
+    stage.signal(Signal::CONT);
+    stage.longhaul("upgrade disk");
     stage.longhaul("umount disk");
     assert!(server.stop().success());
 }

@@ -9,4 +9,4 @@ mod connection_order;
 mod mapping;
 mod server;
 
-pub use server::{BindError, Server};
+pub use server::{BindError, Server, uri};

@@ -98,18 +98,7 @@ impl Server {
     /// What a client connects to, from any directory.
     #[must_use]
     pub fn uri(&self) -> String {
-        let path = std::path::absolute(self.file.path());
-        let path = path.unwrap_or_else(|_| self.file.path().to_owned());
-        let mut uri = "nbd+unix:///?socket=".to_owned();
-        for &byte in path.as_os_str().as_bytes() {
-            match byte {
-                b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),
-                byte if byte.is_ascii_alphanumeric() => uri.push(byte.into()),
-                // What RFC 3986 gives a meaning of its own, or does not allow.
-                byte => uri += &format!("%{byte:02X}"),
-            }
-        }
-        uri
+        uri(self.file.path())
     }
 
     /// Serves `volume` until `stop` is called. Then it finishes what its clients asked for, refuses what they ask
@@ -169,6 +158,22 @@ impl Server {
             }
         }
     }
+}
+
+/// The URI of an NBD server that listens on the socket at `path`, from any directory.
+#[must_use]
+pub fn uri(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut uri = "nbd+unix:///?socket=".to_owned();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),
+            byte if byte.is_ascii_alphanumeric() => uri.push(byte.into()),
+            // What RFC 3986 gives a meaning of its own, or does not allow.
+            byte => uri += &format!("%{byte:02X}"),
+        }
+    }
+    uri
 }
 
 impl Drop for Server {
