@@ -5,8 +5,8 @@ use std::future::ready;
 use bytes::Bytes;
 
 use crate::{
-    Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, TRANSFER_MAX, Verb,
-    Volume, Work,
+    Durability, Error, Extent, ExtentMap, GroupChange, Kind, Ordered, Result, Shape, Space, Span,
+    TRANSFER_MAX, Verb, Volume, Work,
 };
 
 /// Wraps one room of a chain under its name and checks every request on its way in: alignment,
@@ -105,6 +105,24 @@ impl<V: Volume> Volume for Gate<V> {
         tracing::trace!(room = self.room, at, len = data.len(), "save part");
         self.inner.save_part(at, data)
     }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.inner.ordered().is_some().then_some(self)
+    }
+}
+
+impl<V: Volume> Ordered for Gate<V> {
+    fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
+        let refused = group.iter().find_map(|change| {
+            let (verb, span) = change.what();
+            self.check(verb, span).err()
+        });
+        match (refused, self.inner.ordered()) {
+            (Some(error), _) => Box::pin(ready(Err(error))),
+            (None, Some(ordered)) => ordered.write_group(group),
+            (None, None) => Box::pin(ready(Err(Error::new(Kind::Unsupported, Verb::Write, None)))),
+        }
+    }
 }
 
 impl<V: Volume> ExtentMap for Gate<V> {
@@ -152,6 +170,10 @@ impl<V: Volume + ?Sized> Volume for std::sync::Arc<V> {
 
     fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
         (**self).save_part(at, data)
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        (**self).ordered()
     }
 }
 

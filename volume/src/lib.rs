@@ -30,4 +30,7 @@ pub use error::{Blame, Error, Kind, Result, Verb};
 pub use gate::Gate;
 pub use loss::FirstLoss;
 pub use span::{Durability, Space, Span};
-pub use volume::{CryptoErase, Discard, Extent, ExtentMap, Shape, TRANSFER_MAX, Volume, Work};
+pub use volume::{
+    CryptoErase, Discard, Extent, ExtentMap, GroupChange, Ordered, Shape, TRANSFER_MAX, Volume,
+    Work,
+};

@@ -85,6 +85,44 @@ pub trait Volume: Send + Sync {
         let span = Span::new(at, data.len() as u64);
         Box::pin(std::future::ready(Err(Error::new(Kind::Range, Verb::Write, span))))
     }
+
+    /// Groups of changes of which the order is kept, if this volume can have several under way. A layer that does not
+    /// know of it has none.
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        None
+    }
+}
+
+/// Carries out groups of changes one after another, without a round trip between them.
+pub trait Ordered: Send + Sync {
+    /// Carries out changes that do not overlap, in any order, and makes them durable. The order of groups is that of the
+    /// calls, whenever the futures are polled: nothing of one is carried out before those before it are durable, also
+    /// where a connection is lost meanwhile. Groups that are under way together do not overlap, since each may be carried
+    /// out again. Once one has failed, nothing behind it is carried out.
+    fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()>;
+}
+
+/// A change of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupChange {
+    /// [`Volume::write`] from that byte on.
+    Write(u64, Bytes),
+    /// [`Volume::write_zeroes`].
+    Zero(Span, Space),
+    /// [`Volume::discard`].
+    Discard(Span),
+}
+
+impl GroupChange {
+    /// The verb, and which bytes it concerns.
+    #[must_use]
+    pub const fn what(&self) -> (Verb, Span) {
+        match self {
+            Self::Write(at, data) => (Verb::Write, Span::new(*at, data.len() as u64)),
+            Self::Zero(span, _) => (Verb::WriteZeroes, *span),
+            Self::Discard(span) => (Verb::Discard, *span),
+        }
+    }
 }
 
 /// Tells data from holes, for sparse copies and GET LBA STATUS.

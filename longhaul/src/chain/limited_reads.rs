@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use volume::{Durability, Error, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+use volume::{Durability, Error, ExtentMap, Kind, Ordered, Shape, Space, Span, Verb, Volume, Work};
 
 use crate::store::abilities::Probe;
 use crate::store::scsi::State;
@@ -89,6 +89,9 @@ impl Volume for LimitedReads {
     }
     fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
         self.inner.save_part(at, data)
+    }
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.inner.ordered()
     }
 }
 

@@ -152,6 +152,8 @@ async fn open_unit(uri: &Uri, unit: &IscsiUri, options: &OpenOptions) -> Outcome
     let target = iscsi::IscsiTarget { portal: host, name: target, lun };
     let with = options.login.connect_options(pin);
     let mut with = with.map_err(|why| why.within(&what()))?;
+    // Groups of a journal follow one another. A stranger would not know the key.
+    with.offer.stops_at_failure = options.journal.is_some() && with.pinned.is_some();
     with.read_only = options.read_only;
     with.reconnect_for =
         options.reconnect_limit.0.or(Some(OUTAGE_MAX)).map(|set| set.min(OUTAGE_MAX));

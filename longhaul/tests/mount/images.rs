@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::common::run;
-use super::stage::{Stage, must};
+use super::common::{Running, run};
+use super::link::Link;
+use super::stage::{Stage, must, write_stable};
 
 /// A record of the file that only grows.
 const RECORD: usize = 4096;
@@ -64,15 +65,76 @@ fn examine(image: &Path) -> u64 {
     (log.len() / RECORD) as u64
 }
 
+/// A server of secure sessions, and the URI of its volume by way of a link.
+fn serve_securely(stage: &Stage) -> (Running, Link, String) {
+    let [server, client] = ["server", "laptop"]
+        .map(|name| stage.longhaul(&format!("identity new {name}.identity")).trim().to_owned());
+    let options = format!("--state reservations --identity server.identity --client-key {client}");
+    let running = stage.serve(&options);
+    let link = Link::to(stage.port());
+    let uri = stage.uri().replace(&stage.port().to_string(), &link.port.to_string());
+    (running, link, format!("{uri}?pin={server} --identity laptop.identity"))
+}
+
+fn mount(stage: &Stage, uri: &str) {
+    stage.longhaul(&format!("mount {uri} mnt --mkfs ext4 --raw --journal j,size=16M"));
+    wait_until_sent(stage);
+}
+
+fn wait_until_sent(stage: &Stage) {
+    stage.wait_until("all is at the server", || {
+        stage.longhaul("status").contains(" 0 changes not sent")
+    });
+}
+
 #[test]
 fn every_image_of_the_server_is_what_a_power_cut_leaves() {
     let stage = Stage::new();
     let server = stage.serve("--state reservations");
-    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=16M", stage.uri()));
-    // Before that the server holds what came before the file system, and has every right to.
-    stage.wait_until("the file system is at the server", || {
-        stage.longhaul("status").contains(" 0 changes not sent")
+    mount(&stage, &stage.uri());
+    look_at_images(&stage, &server, || {});
+    assert!(server.stop().success());
+}
+
+/// There groups are on their way together; and the link breaks in the middle of them.
+#[test]
+fn every_image_of_a_server_that_keeps_the_order_is_what_a_power_cut_leaves() {
+    let stage = Stage::new();
+    let (server, link, uri) = serve_securely(&stage);
+    mount(&stage, &uri);
+    look_at_images(&stage, &server, || {
+        link.cut();
     });
+    assert!(server.stop().success());
+}
+
+#[test]
+fn groups_are_sent_to_a_server_that_keeps_the_order_before_it_answers_the_first() {
+    const GROUPS: u64 = 40;
+    let stage = Stage::new();
+    let (server, link, uri) = serve_securely(&stage);
+    mount(&stage, &uri);
+    server.signal(Signal::STOP);
+    let before = link.sent();
+    for number in 0..GROUPS {
+        write_stable(&stage.mnt().join(number.to_string()), vec![number as u8; 4096]);
+    }
+    stage.wait_until("all groups were sent", || link.sent() - before > GROUPS * 4096);
+    server.signal(Signal::CONT);
+    wait_until_sent(&stage);
+    stage.longhaul("umount disk");
+    examine(&stage.path("disk.img"));
+    stage.longhaul("mount disk");
+    for number in 0..GROUPS {
+        let found = fs::read(stage.mnt().join(number.to_string())).unwrap();
+        assert_eq!(found, vec![number as u8; 4096]);
+    }
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+fn look_at_images(stage: &Stage, server: &Running, disturb: impl Fn()) {
+    // Before the file system was there the server held what came before it, and had every right to.
     let (is_over, dir) = (AtomicBool::new(false), stage.mnt());
     let counts: Vec<u64> = std::thread::scope(|scope| {
         // A test that fails must not wait for the writer for ever.
@@ -88,6 +150,7 @@ fn every_image_of_the_server_is_what_a_power_cut_leaves() {
             server.signal(Signal::STOP);
             fs::copy(stage.path("disk.img"), &image).unwrap();
             server.signal(Signal::CONT);
+            disturb();
             examine(&image)
         });
         counts.collect()
@@ -97,5 +160,4 @@ fn every_image_of_the_server_is_what_a_power_cut_leaves() {
     assert!(counts.last().is_some_and(|last| *last > 0), "nothing came to the server");
     stage.longhaul("umount disk");
     assert!(examine(&stage.path("disk.img")) >= counts[counts.len() - 1]);
-    assert!(server.stop().success());
 }

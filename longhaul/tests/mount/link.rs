@@ -1,8 +1,8 @@
 //! A link that is cut: both ends see their connections break.
 
-use std::io::copy;
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -11,6 +11,18 @@ pub(crate) struct Link {
     pub(crate) port: u16,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     is_shut: Arc<AtomicBool>,
+    /// Bytes that were passed on to the server.
+    sent: Arc<AtomicU64>,
+}
+
+/// Passes on what comes until one end is closed, and counts it.
+fn pass(from: &mut TcpStream, to: &mut TcpStream, count: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut buffer)
+        && to.write_all(&buffer[..len]).is_ok()
+    {
+        count.fetch_add(len as u64, Ordering::Relaxed);
+    }
 }
 
 impl Link {
@@ -22,23 +34,31 @@ impl Link {
         let all = Arc::clone(&streams);
         let is_shut = Arc::<AtomicBool>::default();
         let shut = Arc::clone(&is_shut);
+        let sent = Arc::<AtomicU64>::default();
+        let [to_server, to_client] = [Arc::clone(&sent), Arc::default()];
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 if shut.load(Ordering::Relaxed) {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else { continue };
-                for (from, to) in [(&near, &far), (&far, &near)] {
+                for (from, to, count) in [(&near, &far, &to_server), (&far, &near, &to_client)] {
+                    let count = Arc::clone(count);
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     thread::spawn(move || {
-                        let _ = copy(&mut from, &mut to);
+                        pass(&mut from, &mut to, &count);
                         let _ = to.shutdown(Shutdown::Both);
                     });
                 }
                 all.lock().unwrap().extend([near, far]);
             }
         });
-        Self { port, streams, is_shut }
+        Self { port, streams, is_shut, sent }
+    }
+
+    /// How many bytes were passed on to the server.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Breaks all connections, and takes none until it is opened.

@@ -38,6 +38,7 @@ pub enum Key {
     OFMarker,
     IFMarkInt,
     OFMarkInt,
+    StopsAtFailure,
 }
 
 /// How the value of a key comes about.
@@ -171,7 +172,7 @@ const fn declared(key: Key, name: &'static str, sender: Sender, when: When) -> S
 
 /// The table, in the order of [`Key`].
 #[rustfmt::skip]
-pub static TABLE: [Spec; 28] = [
+pub static TABLE: [Spec; 29] = [
     declared(Key::SessionType, "SessionType", Sender::Initiator, When::AnyLoginStage), // 13.21
     declared(Key::InitiatorName, "InitiatorName", Sender::Initiator, When::AnyLoginStage), // 13.5
     declared(Key::InitiatorAlias, "InitiatorAlias", Sender::Initiator, When::AnyLoginStage), // 13.7
@@ -208,6 +209,7 @@ pub static TABLE: [Spec; 28] = [
     negotiated(Key::OFMarker, "OFMarker", Rule::Obsolete { answer: "No" }, true), // 13.25
     negotiated(Key::IFMarkInt, "IFMarkInt", Rule::Obsolete { answer: "Reject" }, true), // 13.25
     negotiated(Key::OFMarkInt, "OFMarkInt", Rule::Obsolete { answer: "Reject" }, true), // 13.25
+    negotiated(Key::StopsAtFailure, "X-dev.longhaul.stops", Rule::And { default: false }, false), // docs/spec/ordered-writes.md
 ];
 
 impl Key {
@@ -309,6 +311,8 @@ pub struct Offer {
     pub error_recovery_level: u8,
     pub protocol_level: u8,
     pub task_reporting: TaskReporting,
+    /// The session ends before anything is carried out behind a change or flush that failed.
+    pub stops_at_failure: bool,
 }
 
 impl Offer {
@@ -333,6 +337,7 @@ impl Offer {
             error_recovery_level: 0,
             protocol_level: 1,
             task_reporting: TaskReporting::Rfc3720,
+            stops_at_failure: false,
         }
     }
 }
@@ -365,6 +370,8 @@ pub struct Parameters {
     pub error_recovery_level: u8,
     pub protocol_level: u8,
     pub task_reporting: TaskReporting,
+    /// The session ends before anything is carried out behind a change or flush that failed.
+    pub stops_at_failure: bool,
 }
 
 impl Parameters {

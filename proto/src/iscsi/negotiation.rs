@@ -126,9 +126,9 @@ impl Negotiation {
     /// The initiator's proposals and declarations.
     ///
     /// A key at its default is proposed all the same, since the other side may want less; only the
-    /// two keys old targets do not know are left out then.
+    /// keys old targets do not know are left out then.
     pub fn propose(&mut self) -> Vec<(&'static str, String)> {
-        let late = [Key::TaskReporting, Key::ProtocolLevel];
+        let late = [Key::TaskReporting, Key::ProtocolLevel, Key::StopsAtFailure];
         let mut pairs = Vec::new();
         for spec in &TABLE {
             if !self.concerns(spec) {
@@ -221,6 +221,7 @@ impl Negotiation {
             error_recovery_level: self.small(Key::ErrorRecoveryLevel),
             protocol_level: self.small(Key::ProtocolLevel),
             task_reporting: self.task_reporting(),
+            stops_at_failure: self.bool(Key::StopsAtFailure),
         })
     }
 
@@ -490,6 +491,7 @@ impl Offer {
             Key::ImmediateData => self.immediate_data,
             Key::DataPDUInOrder => self.data_pdu_in_order,
             Key::DataSequenceInOrder => self.data_sequence_in_order,
+            Key::StopsAtFailure => self.stops_at_failure,
             _ => return None,
         })
     }

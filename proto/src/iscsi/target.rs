@@ -212,6 +212,9 @@ pub enum Ending {
     /// TARGET COLD RESET.
     #[error("the target was reset")]
     ColdReset,
+    /// A change or flush failed in a session that ends then, since what is behind it must not be carried out.
+    #[error("a change failed, behind which nothing may be carried out")]
+    Stopped,
 }
 
 #[cfg(test)]

@@ -258,7 +258,9 @@ impl Pair {
     }
 
     pub fn submit(&mut self, token: u32, cdb: [u8; 16], transfer: Transfer) -> u32 {
-        self.initiator.submit(self.now, Command { lun: 0, cdb, transfer }, token).expect("room")
+        self.initiator
+            .submit(self.now, Command { lun: 0, cdb, transfer, is_ordered: false }, token)
+            .expect("room")
     }
 
     /// Lets everything happen that happens without waiting for a deadline.

@@ -166,6 +166,11 @@ fn any_crash_of_any_three_requests_in_a_new_journal_is_legal() {
 }
 
 #[test]
+fn any_crash_of_any_three_requests_over_a_store_that_keeps_the_order_is_legal() {
+    all(|| Simulation::ordered(BLOCKS));
+}
+
+#[test]
 fn any_crash_of_any_three_requests_in_a_journal_that_was_once_around_is_legal() {
     let used = aged().journal.status().used;
     assert!(used > 0, "old frames stand there");

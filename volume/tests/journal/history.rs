@@ -9,8 +9,11 @@ use crate::store::{ZERO, blocks};
 /// What a block may hold.
 pub(crate) type Versions = BTreeSet<u64>;
 
-/// The stamp of a discard after which a block may hold what it held, or zeroes.
-pub(crate) const KEPT_OR_ZERO: u64 = u64::MAX;
+/// Part of the stamp of a change after which a block may hold what it held, or what the rest of the stamp says.
+const KEPT_OR: u64 = 1 << 63;
+
+/// The stamp of such a discard.
+pub(crate) const KEPT_OR_ZERO: u64 = KEPT_OR | ZERO;
 
 /// Changes in the order of submission, cut into groups by flushes. All numbers count from the beginning.
 #[derive(Clone, Debug)]
@@ -56,10 +59,10 @@ impl History {
         let mut state = self.base.clone();
         for (span, stamp) in &self.changes[..changes - self.forgotten] {
             for versions in &mut state[blocks(*span)] {
-                match *stamp {
-                    KEPT_OR_ZERO => drop(versions.replace(ZERO)),
-                    stamp => *versions = Versions::from([stamp]),
+                if stamp & KEPT_OR == 0 {
+                    versions.clear();
                 }
+                versions.insert(stamp & !KEPT_OR);
             }
         }
         state
@@ -71,13 +74,19 @@ impl History {
     }
 
     /// What was found after a crash must be the state after some changes, and after all that were acknowledged.
-    /// From then on it is.
+    /// From then on it is. Where it is the state after fewer changes too, since a discard reads as zeroes now and may not
+    /// after a power cut, the others are there or not.
     pub(crate) fn recover(&mut self, found: &[u64]) {
-        let states = (self.acknowledged.max(self.forgotten)..=self.len()).rev();
-        let Some(kept) = states.into_iter().find(|kept| self.is_state(*kept, found)) else {
+        let states = self.acknowledged.max(self.forgotten)..=self.len();
+        let mut states = states.filter(|kept| self.is_state(*kept, found));
+        let Some(fewest) = states.next() else {
             panic!("found {found:?}, which is no state of {self:?}");
         };
+        let kept = states.next_back().unwrap_or(fewest);
         self.changes.truncate(kept - self.forgotten);
+        for (_, stamp) in &mut self.changes[fewest - self.forgotten..] {
+            *stamp |= KEPT_OR;
+        }
         self.borders.retain(|border| *border <= kept);
         self.flush(kept);
     }
@@ -101,19 +110,22 @@ impl History {
         let mut allowed = self.state(changes);
         for (span, stamp) in &self.changes[changes - self.forgotten..] {
             for versions in &mut allowed[blocks(*span)] {
-                versions.insert(*stamp);
+                versions.insert(stamp & !KEPT_OR);
             }
         }
         store.iter().zip(&allowed).all(|(found, allowed)| found.is_subset(allowed))
     }
 
-    /// Every crash image of the store must be the state at some flush, and any of what was changed before the next one.
-    /// Forgets what came before the first such flush.
-    pub(crate) fn check(&mut self, store: &[Versions]) {
-        let groups = 0..self.borders.len();
-        let Some(first) = groups.into_iter().find(|group| self.is_legal(*group, store)) else {
-            panic!("the store may hold {store:?}, which is not legal for {self:?}");
+    /// Every crash image of the store, now or when groups under way have run, must be the state at some flush, and any of
+    /// what was changed before the next one. Forgets what came before the first such flush.
+    pub(crate) fn check(&mut self, images: &[Vec<Versions>]) {
+        let legal = |store: &Vec<Versions>| {
+            let first = (0..self.borders.len()).find(|group| self.is_legal(*group, store));
+            first.unwrap_or_else(|| {
+                panic!("the store may hold {store:?}, which is not legal for {self:?}")
+            })
         };
+        let first = images.iter().map(legal).min().expect("there is one now");
         let border = self.borders[first];
         if border <= self.acknowledged {
             self.base = self.state(border);
@@ -129,7 +141,7 @@ impl History {
         let mut allowed = self.state(start);
         for (span, stamp) in &self.changes[start - self.forgotten..end - self.forgotten] {
             for versions in &mut allowed[blocks(*span)] {
-                versions.insert(if *stamp == KEPT_OR_ZERO { ZERO } else { *stamp });
+                versions.insert(stamp & !KEPT_OR);
             }
         }
         store.iter().zip(&allowed).all(|(found, allowed)| found.is_subset(allowed))

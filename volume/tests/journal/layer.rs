@@ -49,6 +49,7 @@ struct Simulation {
     answered: u64,
     /// Whether the store was sent something that the journal may not hold.
     was_direct: bool,
+    is_ordered: bool,
 }
 
 /// How a simulation is opened.
@@ -56,6 +57,8 @@ struct OpenWith {
     flush: FlushPolicy,
     max_age: Option<Duration>,
     was_direct: bool,
+    /// The store keeps the order of groups.
+    is_ordered: bool,
 }
 
 /// Polls what needs nothing from outside.
@@ -69,17 +72,17 @@ fn now<T>(work: impl Future<Output = T>) -> T {
 
 impl Simulation {
     fn new(flush: FlushPolicy) -> Self {
-        Self::made(flush, None)
+        Self::made(flush, None, false)
     }
 
-    fn made(flush: FlushPolicy, max_age: Option<Duration>) -> Self {
+    fn made(flush: FlushPolicy, max_age: Option<Duration>, is_ordered: bool) -> Self {
         let volume =
             Identity { name: [1; 32], size: BLOCKS as u64 * BLOCK, block_size: BLOCK as u32 };
         let mut disk = Disk::default();
         for superblock in Superblock::new([2; 16], [3; 32], volume, FILE_LEN).unwrap() {
             disk.write(superblock_offset(superblock.number), &superblock.encode()).unwrap();
         }
-        let with = OpenWith { flush, max_age, was_direct: false };
+        let with = OpenWith { flush, max_age, was_direct: false, is_ordered };
         Self::open(disk, Store::new(BLOCKS), History::new(BLOCKS), 1, with)
     }
 
@@ -88,7 +91,7 @@ impl Simulation {
         store: Store,
         history: History,
         next_stamp: u64,
-        OpenWith { flush, max_age, was_direct }: OpenWith,
+        OpenWith { flush, max_age, was_direct, is_ordered }: OpenWith,
     ) -> Self {
         let handle = Handle(Arc::new(Mutex::new(Environment::new(disk, store))));
         let file = Arc::new(FileEnd(handle.clone()));
@@ -116,7 +119,7 @@ impl Simulation {
             },
         };
         let clock = Arc::new(Clock(handle.clone()));
-        let inner = Arc::new(StoreEnd(handle.clone(), shape));
+        let inner = Arc::new(StoreEnd(handle.clone(), shape, is_ordered));
         let (layer, worker) = Journaled::new(inner, file, &recovered, 7, options, clock);
         let mut simulation = Self {
             handle,
@@ -129,6 +132,7 @@ impl Simulation {
             failed: 0,
             answered: 0,
             was_direct,
+            is_ordered,
         };
         let found = simulation.contents();
         match was_direct {
@@ -265,7 +269,8 @@ impl Simulation {
         self.history.acknowledge(changes);
         if self.flush == FlushPolicy::Remote && !is_direct {
             let possible = self.handle.lock().store.possible();
-            assert!(self.history.reaches(changes, &possible), "the store lacks what was flushed");
+            let reaches = |image: &Vec<_>| self.history.reaches(changes, image);
+            assert!(possible.iter().all(reaches), "the store lacks what was flushed");
         }
     }
 
@@ -316,8 +321,9 @@ impl Simulation {
         }
         disk.fail_after = None;
         disk.bad = None;
-        let Self { history, next_stamp, flush, was_direct, .. } = self;
-        Self::open(disk, store, history, next_stamp, OpenWith { flush, max_age: None, was_direct })
+        let Self { history, next_stamp, flush, was_direct, is_ordered, .. } = self;
+        let with = OpenWith { flush, max_age: None, was_direct, is_ordered };
+        Self::open(disk, store, history, next_stamp, with)
     }
 
     /// Ends it: the store must have everything.
@@ -472,7 +478,7 @@ fn begin(fault: FaultKind, simulation: &Simulation) {
 fn lives(seed: u64, crashes: u64, counts: &mut [u64; 3]) {
     let mut random = Random::new(seed);
     let flush = if random.below(3) == 0 { FlushPolicy::Remote } else { FlushPolicy::Local };
-    let mut simulation = Simulation::new(flush);
+    let mut simulation = Simulation::made(flush, None, seed % 4 < 2);
     for _ in 0..crashes {
         let fault = match random.below(8) {
             0 => FaultKind::BadRing,
@@ -586,7 +592,7 @@ fn fenced_layer_freezes_its_journal_and_sends_nothing_more() {
 /// Writers wait where the store lags behind by more than they allow, and go on when it has caught up.
 #[test]
 fn changes_wait_for_a_store_that_lags_too_far_behind() {
-    let mut simulation = Simulation::made(FlushPolicy::Local, Some(Duration::from_secs(60)));
+    let mut simulation = Simulation::made(FlushPolicy::Local, Some(Duration::from_secs(60)), false);
     simulation.settle();
     simulation.request(Request::Write(span(0, 1)));
     simulation.request(Request::Flush);

@@ -5,7 +5,7 @@ use volume::check::Random;
 use volume::layer::journal::State;
 
 use crate::disk::Crash;
-use crate::simulation::{Request, Simulation};
+use crate::simulation::{Request, Simulation, StoreKind};
 use crate::store::BLOCK;
 
 const BLOCKS: u64 = 12;
@@ -20,6 +20,7 @@ struct Counts {
     requests: u64,
     sent: u64,
     full: u64,
+    sent_ahead: usize,
 }
 
 fn request(random: &mut Random) -> Request {
@@ -77,7 +78,9 @@ fn crash(random: &mut Random, simulation: &Simulation) -> Simulation {
 /// One life after another in one journal.
 fn run(seed: u64, crashes: u64, counts: &mut Counts) {
     let mut random = Random::new(seed);
-    let mut simulation = Simulation::over(BLOCKS as usize, seed.is_multiple_of(2));
+    let (discard_zeroes, is_ordered) = (seed.is_multiple_of(2), seed % 4 < 2);
+    let kind = StoreKind { discard_zeroes, is_ordered };
+    let mut simulation = Simulation::over(BLOCKS as usize, kind);
     for _ in 0..crashes {
         // Many lives are short: then recovery itself is what crashes.
         let events = 1 << random.below(8);
@@ -88,6 +91,7 @@ fn run(seed: u64, crashes: u64, counts: &mut Counts) {
             simulation.check_reads();
         }
         counts.sent += simulation.sent;
+        counts.sent_ahead = counts.sent_ahead.max(simulation.sent_ahead);
         counts.crashes += 1;
         simulation = crash(&mut random, &simulation);
     }
@@ -108,7 +112,10 @@ fn random_lives_with_crashes_keep_every_promise() {
             std::panic::resume_unwind(panic);
         }
     }
-    let Counts { crashes, requests, sent, full } = counts;
-    println!("{crashes} crashes, {requests} requests, {sent} sent, {full} times full");
+    let Counts { crashes, requests, sent, full, sent_ahead } = counts;
+    println!(
+        "{crashes} crashes, {requests} requests, {sent} sent, {full} times full, {sent_ahead} groups at once"
+    );
+    assert!(sent_ahead > 2 || crashes < 1_000, "groups wait for one another");
     assert!(requests > crashes && sent > crashes && full > 0, "the run does not do what it should");
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use volume::layer::journal::{
-    Action, Corruption, Identity, Journal, Part, Recovered, Refused, Scan, Settings, Source, State,
-    Step, Superblock, superblock_offset,
+    Action, Corruption, Identity, Journal, Part, Recovered, Refused, Scan, Sending, Settings,
+    Source, State, Step, Superblock, superblock_offset,
 };
 use volume::{Durability, Space, Span};
 
 use crate::disk::{Crash, Disk};
 use crate::history::{History, KEPT_OR_ZERO};
-use crate::store::{BLOCK, Store, ZERO, block, stamps};
+use crate::store::{BLOCK, Group, Store, ZERO, block, stamps};
 
 pub(crate) const FILE_LEN: u64 = (2 << 20) + 16 * 4096;
 
@@ -26,6 +26,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     drain_max: 3,
     drain_bytes_max: 6 * BLOCK,
     drain_segment: 3 * BLOCK,
+    is_ordered: false,
     discard_zeroes: true,
 };
 
@@ -48,9 +49,17 @@ enum Pending {
     Flush(usize),
 }
 
-pub(crate) struct Simulation {
+/// What the store of a simulation is like.
+#[derive(Clone, Copy)]
+pub(crate) struct StoreKind {
     /// Discarded blocks read as zeroes; otherwise some do.
-    discard_zeroes: bool,
+    pub(crate) discard_zeroes: bool,
+    /// It keeps the order of groups.
+    pub(crate) is_ordered: bool,
+}
+
+pub(crate) struct Simulation {
+    kind: StoreKind,
     pub(crate) disk: Disk,
     pub(crate) store: Store,
     pub(crate) journal: Journal,
@@ -68,16 +77,23 @@ pub(crate) struct Simulation {
     pub(crate) refused: Vec<Refused>,
     /// Requests sent to the store.
     pub(crate) sent: u64,
+    /// The most groups that were under way together.
+    pub(crate) sent_ahead: usize,
 }
 
 impl Simulation {
     /// A new journal over a store of so many blocks.
     pub(crate) fn new(blocks: usize) -> Self {
-        Self::over(blocks, true)
+        Self::over(blocks, StoreKind { discard_zeroes: true, is_ordered: false })
     }
 
-    /// The same over a store where discarded blocks read as zeroes, or may be kept.
-    pub(crate) fn over(blocks: usize, discard_zeroes: bool) -> Self {
+    /// The same over a store that keeps the order of groups.
+    pub(crate) fn ordered(blocks: usize) -> Self {
+        Self::over(blocks, StoreKind { discard_zeroes: true, is_ordered: true })
+    }
+
+    /// The same over a store of a kind.
+    pub(crate) fn over(blocks: usize, kind: StoreKind) -> Self {
         let size = blocks as u64 * BLOCK;
         let volume = Identity { name: [1; 32], size, block_size: BLOCK as u32 };
         let superblocks = Superblock::new([2; 16], [3; 32], volume, FILE_LEN).unwrap();
@@ -86,19 +102,21 @@ impl Simulation {
             disk.write(superblock_offset(superblock.number), &superblock.encode()).unwrap();
         }
         let left = CrashState { disk, store: Store::new(blocks), history: History::new(blocks) };
-        Self::recover(left, 1, discard_zeroes).unwrap()
+        Self::recover(left, 1, kind).unwrap()
     }
 
     /// Opens what a crash has left, and checks what is found.
     pub(crate) fn recover(
         CrashState { disk, store, history }: CrashState,
         next_stamp: u64,
-        discard_zeroes: bool,
+        kind: StoreKind,
     ) -> Result<Self, Corruption> {
         let recovered = scan(&disk)?;
-        let journal = Journal::open(&recovered, 77, Settings { discard_zeroes, ..SETTINGS });
+        let StoreKind { discard_zeroes, is_ordered } = kind;
+        let settings = Settings { discard_zeroes, is_ordered, ..SETTINGS };
+        let journal = Journal::open(&recovered, 77, settings);
         let mut simulation = Self {
-            discard_zeroes,
+            kind,
             disk,
             store,
             journal,
@@ -111,6 +129,7 @@ impl Simulation {
             accepted_before: 0,
             refused: Vec::new(),
             sent: 0,
+            sent_ahead: 0,
         };
         let found = simulation.contents();
         simulation.history.recover(&found);
@@ -199,7 +218,7 @@ impl Simulation {
                 self.journal.write_zeroes(id, span, Durability::Volatile, Space::Keep);
             }
             Request::Discard(span) => {
-                let stamp = if self.discard_zeroes { ZERO } else { KEPT_OR_ZERO };
+                let stamp = if self.kind.discard_zeroes { ZERO } else { KEPT_OR_ZERO };
                 self.history.push(span, stamp);
                 self.journal.discard(id, span);
             }
@@ -231,13 +250,20 @@ impl Simulation {
                     };
                     self.send(*id, *span, &stamps.concat());
                 }
-                Action::DrainDiscard { id, span } if !self.discard_zeroes && id % 3 > 0 => {
-                    let mut kept = self.store.contents()[crate::store::blocks(*span)].to_vec();
-                    let first = (id % 2) as usize * (kept.len() / 2);
-                    kept[first..].fill(ZERO);
-                    self.send(*id, *span, &kept);
+                Action::DrainDiscard { id, span } => {
+                    let left = self.discarded(*id, *span);
+                    self.send(*id, *span, &left);
                 }
-                Action::DrainZero { id, span, .. } | Action::DrainDiscard { id, span } => {
+                Action::DrainGroup { id, changes } => {
+                    let Some(group) = self.group(*id, changes) else {
+                        self.journal.drained(*id, Err(()));
+                        continue;
+                    };
+                    self.sent += 1;
+                    self.sent_ahead = self.sent_ahead.max(self.store.begin_group(*id, group));
+                    self.history.check(&self.store.possible());
+                }
+                Action::DrainZero { id, span, .. } => {
                     self.send(*id, *span, &vec![ZERO; (span.len / BLOCK) as usize]);
                 }
                 Action::DrainFlush { id } => self.store.begin_flush(*id),
@@ -245,6 +271,31 @@ impl Simulation {
             }
             self.io.push_back(action);
         }
+    }
+
+    /// What a discard leaves.
+    fn discarded(&self, id: u64, span: Span) -> Vec<u64> {
+        let mut kept = self.store.contents()[crate::store::blocks(span)].to_vec();
+        let is_kept = !self.kind.discard_zeroes && !id.is_multiple_of(3);
+        let first = if is_kept { (id % 2) as usize * (kept.len() / 2) } else { 0 };
+        kept[first..].fill(ZERO);
+        kept
+    }
+
+    /// The stamps of a group; `None` if the journal does not have them any more.
+    fn group(&self, id: u64, changes: &[(Span, Sending)]) -> Option<Group> {
+        let stamps = |(span, sending): &(Span, Sending)| {
+            let stamps = match sending {
+                Sending::Write(parts) => {
+                    let stamps = parts.iter().map(|part| self.resolve(part.span, &part.source));
+                    stamps.collect::<Option<Vec<_>>>()?.concat()
+                }
+                Sending::Zero(_) => vec![ZERO; crate::store::blocks(*span).len()],
+                Sending::Discard => self.discarded(id, *span),
+            };
+            Some((*span, stamps))
+        };
+        changes.iter().map(stamps).collect()
     }
 
     fn send(&mut self, id: u64, span: Span, stamps: &[u64]) {
@@ -287,6 +338,10 @@ impl Simulation {
             }
             Action::DrainFlush { id } => {
                 self.store.end_flush(id);
+                self.journal.drained(id, Ok(()));
+            }
+            Action::DrainGroup { id, .. } => {
+                self.store.end_group(id);
                 self.journal.drained(id, Ok(()));
             }
             Action::DrainWrite { id, durability: Durability::Durable, .. }
@@ -348,7 +403,7 @@ impl Simulation {
             }
             _ => 0,
         });
-        sectors.sum::<usize>() + self.store.requests().len()
+        sectors.sum::<usize>() + self.store.halves()
     }
 
     /// What a crash leaves; of what was under way that happened which `pick` says.
@@ -370,7 +425,7 @@ impl Simulation {
 
     /// Opens what a crash of this one has left.
     pub(crate) fn reopen(&self, left: CrashState) -> Result<Self, Corruption> {
-        Self::recover(left, self.next_stamp, self.discard_zeroes)
+        Self::recover(left, self.next_stamp, self.kind)
     }
 
     /// The same of a crash now, which is no corruption.

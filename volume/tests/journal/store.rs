@@ -1,6 +1,6 @@
 //! The store: blocks with a volatile cache. A block is the stamp of the change that it is of.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use volume::Span;
@@ -43,12 +43,18 @@ pub(crate) struct Store {
     flushes: Vec<(u64, u64)>,
     /// Versions that are under way: of the request of that id.
     under_way: Vec<(u64, usize, u64)>,
+    /// Groups that are under way, in order: a later one begins when all before are durable.
+    groups: VecDeque<(u64, Group)>,
 }
+
+/// The changes of a group.
+pub(crate) type Group = Vec<(Span, Vec<u64>)>;
 
 impl Store {
     pub(crate) fn new(blocks: usize) -> Self {
         let (durable, cached) = (vec![ZERO; blocks], vec![Vec::new(); blocks]);
-        Self { durable, cached, now: 0, flushes: Vec::new(), under_way: Vec::new() }
+        let (flushes, under_way, groups) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { durable, cached, now: 0, flushes, under_way, groups }
     }
 
     /// A change is sent.
@@ -75,9 +81,46 @@ impl Store {
         }
     }
 
-    /// It was refused, and not carried out.
+    /// It was refused, and not carried out; nor is any group behind it.
     pub(crate) fn refuse(&mut self, id: u64) {
         self.under_way.retain(|change| change.0 != id);
+        if let Some(at) = self.groups.iter().position(|group| group.0 == id) {
+            self.groups.truncate(at);
+        }
+    }
+
+    /// A group is sent; says how many are under way.
+    pub(crate) fn begin_group(&mut self, id: u64, group: Group) -> usize {
+        self.groups.push_back((id, group));
+        self.groups.len()
+    }
+
+    /// It was carried out, and so were those before.
+    pub(crate) fn end_group(&mut self, id: u64) {
+        let count = self.groups.iter().position(|group| group.0 == id).map_or(0, |at| at + 1);
+        for _ in 0..count {
+            self.run_group(|| true);
+        }
+    }
+
+    /// The first group runs: of its changes those that `pick` says. It is durable if all are carried out; whether it is.
+    fn run_group(&mut self, mut pick: impl FnMut() -> bool) -> bool {
+        let (_, group) = self.groups.pop_front().expect("there is one");
+        let mut is_whole = true;
+        for (span, stamps) in group {
+            if !pick() {
+                is_whole = false;
+                continue;
+            }
+            for (block, stamp) in blocks(span).zip(stamps) {
+                self.now += 1;
+                self.cached[block].push((self.now, stamp));
+            }
+        }
+        if is_whole {
+            self.flush();
+        }
+        is_whole
     }
 
     /// A flush is sent: it covers what was carried out before, and need not cover anything later.
@@ -107,8 +150,27 @@ impl Store {
             .collect()
     }
 
-    /// Per block, what may be found after a power cut now.
-    pub(crate) fn possible(&self) -> Vec<BTreeSet<u64>> {
+    /// Per block, what may be found after a power cut now, or when the first groups under way have run: no group, one, and
+    /// so on.
+    pub(crate) fn possible(&self) -> Vec<Vec<BTreeSet<u64>>> {
+        let (mut store, mut images) = (self.clone(), Vec::new());
+        loop {
+            let mut image = store.image();
+            let Some((_, group)) = store.groups.front() else {
+                images.push(image);
+                return images;
+            };
+            for (span, stamps) in group {
+                for (versions, stamp) in image[blocks(*span)].iter_mut().zip(stamps) {
+                    versions.insert(*stamp);
+                }
+            }
+            images.push(image);
+            store.run_group(|| true);
+        }
+    }
+
+    fn image(&self) -> Vec<BTreeSet<u64>> {
         type Block<'a> = (usize, (&'a u64, &'a Vec<(u64, u64)>));
         let blocks = self.durable.iter().zip(&self.cached).enumerate();
         let under_way = |at| self.under_way.iter().filter(move |change| change.1 == at);
@@ -119,8 +181,13 @@ impl Store {
         blocks.map(versions).collect()
     }
 
+    /// How much may happen or not when the client is gone: requests, and changes of groups.
+    pub(crate) fn halves(&self) -> usize {
+        self.requests().len() + self.groups.iter().map(|(_, group)| group.len()).sum::<usize>()
+    }
+
     /// Requests under way.
-    pub(crate) fn requests(&self) -> Vec<u64> {
+    fn requests(&self) -> Vec<u64> {
         let ids: BTreeSet<u64> = self.under_way.iter().map(|change| change.0).collect();
         ids.into_iter().collect()
     }
@@ -133,6 +200,12 @@ impl Store {
                 true => self.end(id),
                 false => self.under_way.retain(|change| change.0 != id),
             }
+        }
+        let mut runs = true;
+        while let Some((_, group)) = self.groups.front() {
+            let picked: Vec<bool> = group.iter().map(|_| pick()).collect();
+            let mut picked = picked.into_iter();
+            runs &= self.run_group(|| runs && picked.next().unwrap_or(false));
         }
     }
 

@@ -233,7 +233,7 @@ impl Node {
         let limits = Limits::default();
         let login = Config {
             policy: policy(names),
-            offer: limits.within(Offer::for_long_links()),
+            offer: limits.within(Offer { stops_at_failure: true, ..Offer::for_long_links() }),
             sealing: None,
             command_window: limits.window_at_login(),
             text_max: limits.text,

@@ -18,7 +18,7 @@ impl Described for Session {
     async fn round_trip(&self) -> Result<Duration, Box<dyn Error + Send + Sync>> {
         let start = Instant::now();
         let command = Command::test_unit_ready();
-        let task = Task { lun: 0, command, data: bytes::Bytes::new() };
+        let task = Task { lun: 0, command, data: bytes::Bytes::new(), is_ordered: false };
         let _answer = self.execute(task).await?;
         Ok(start.elapsed())
     }

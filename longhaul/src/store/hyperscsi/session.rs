@@ -90,6 +90,14 @@ impl Session {
     }
 }
 
+fn executed(ended: Result<Ended, SubmitError>) -> Executed {
+    match ended {
+        Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
+        Ok(Ended { status: Status::TaskAborted, .. }) => Err(NoStatus::Aborted),
+        Ok(Ended { status, data, sense }) => Ok(Completion { status, data, sense }),
+    }
+}
+
 impl scsi::Session for Session {
     const TRANSPORTS: Transports = transports::ALL;
 
@@ -97,12 +105,23 @@ impl scsi::Session for Session {
         &self,
         scsi::Task { command, data, .. }: scsi::Task,
     ) -> Result<Executed, Lost> {
-        let ended = self.ask(|done| Request::Execute(command, data, done)).await?;
-        Ok(match ended {
-            Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
-            Ok(Ended { status: Status::TaskAborted, .. }) => Err(NoStatus::Aborted),
-            Ok(Ended { status, data, sense }) => Ok(Completion { status, data, sense }),
-        })
+        Ok(executed(self.ask(|done| Request::Execute(command, data, done)).await?))
+    }
+
+    async fn queue(
+        &self,
+        scsi::Task { command, data, .. }: scsi::Task,
+    ) -> Result<scsi::Answer, Lost> {
+        let (done, answer) = oneshot::channel();
+        let sent = self.requests.send(Request::Execute(command, data, done)).await;
+        sent.map_err(|_| self.lost())?;
+        let session = self.clone();
+        Ok(Box::pin(async move { answer.await.map(executed).map_err(|_| session.lost()) }))
+    }
+
+    /// Messages may overtake one another.
+    fn keeps_order(&self) -> bool {
+        false
     }
 
     async fn reset_unit(&self, _lun: u64) -> Result<ResetAnswer, Lost> {

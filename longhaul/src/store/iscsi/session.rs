@@ -213,21 +213,23 @@ impl scsi::Session for Session {
     const TRANSPORTS: Transports = transports::ALL;
 
     async fn execute(&self, task: scsi::Task) -> Result<Executed, Lost> {
-        let scsi::Task { lun, command, data } = task;
-        let transfer = match command.transfer {
-            scsi_command::Transfer::None => Transfer::None,
-            scsi_command::Transfer::In(most) => Transfer::In(most),
-            scsi_command::Transfer::Out(_) => Transfer::Out(Pieces::from(data)),
+        let ended = self.ask(|done| Request::Command(command(task), done)).await;
+        ended.map(executed).map_err(|loss| self.lost(loss))
+    }
+
+    async fn queue(&self, task: scsi::Task) -> Result<scsi::Answer, Lost> {
+        let (done, answer) = oneshot::channel();
+        let sent = self.requests.send(Request::Command(command(task), done)).await;
+        sent.map_err(|_| self.lost(loss(&self.lost)))?;
+        let session = self.clone();
+        let ended = async move {
+            answer.await.map(executed).map_err(|_| session.lost(loss(&session.lost)))
         };
-        let command = Command { lun, cdb: command.cdb, transfer };
-        match self.ask(|done| Request::Command(command, done)).await {
-            Ok(Ok(Completion { status, data, sense, .. })) => {
-                Ok(Ok(scsi::Completion { status, data, sense }))
-            }
-            Ok(Err(TaskError::Aborted)) => Ok(Err(NoStatus::Aborted)),
-            Ok(Err(error)) => Ok(Err(NoStatus::Failed(Arc::new(error)))),
-            Err(loss) => Err(self.lost(loss)),
-        }
+        Ok(Box::pin(ended))
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.established.parameters.stops_at_failure
     }
 
     async fn reset_unit(&self, lun: u64) -> Result<ResetAnswer, Lost> {
@@ -283,6 +285,24 @@ impl scsi::Session for Session {
             solicited: u64::from(parameters.max_burst) * u64::from(parameters.max_outstanding_r2t),
             data_in: u64::MAX,
         }
+    }
+}
+
+fn command(task: scsi::Task) -> Command {
+    let scsi::Task { lun, command, data, is_ordered } = task;
+    let transfer = match command.transfer {
+        scsi_command::Transfer::None => Transfer::None,
+        scsi_command::Transfer::In(most) => Transfer::In(most),
+        scsi_command::Transfer::Out(_) => Transfer::Out(Pieces::from(data)),
+    };
+    Command { lun, cdb: command.cdb, transfer, is_ordered }
+}
+
+fn executed(ended: Ended) -> Executed {
+    match ended {
+        Ok(Completion { status, data, sense, .. }) => Ok(scsi::Completion { status, data, sense }),
+        Err(TaskError::Aborted) => Err(NoStatus::Aborted),
+        Err(error) => Err(NoStatus::Failed(Arc::new(error))),
     }
 }
 

@@ -1,10 +1,11 @@
 //! What changes a volume: kept until it is durable, and carried out again where it may be lost.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use volume::layer::reconnect::Replay;
-use volume::{Durability, Space, Span};
+use volume::{Durability, GroupChange, Space, Span};
 
 use crate::replay_log;
 
@@ -24,11 +25,14 @@ pub(super) enum Change {
         space: Space,
     },
     Discard(Span),
+    Group(Arc<Group>),
 }
 
 impl Change {
     pub(super) fn span(&self) -> Span {
         match self {
+            // Groups keep their order by themselves.
+            Self::Group(_) => Span::new(0, 0),
             Self::Write { at, data, .. } => Span::new(*at, data.len() as u64),
             Self::Zero { span, .. } | Self::Discard(span) => *span,
         }
@@ -38,6 +42,7 @@ impl Change {
         match self {
             Self::Write { durability, .. } | Self::Zero { durability, .. } => *durability,
             Self::Discard(_) => Durability::Volatile,
+            Self::Group(_) => Durability::Durable,
         }
     }
 
@@ -52,6 +57,7 @@ impl Change {
                 Self::Zero { span: part, durability: *durability, space: *space }
             }
             Self::Discard(_) => Self::Discard(part),
+            Self::Group(group) => Self::Group(Arc::clone(group)),
         }
     }
 
@@ -60,7 +66,29 @@ impl Change {
         match self {
             Self::Write { data, .. } => data.len(),
             Self::Zero { .. } | Self::Discard(_) => 0,
+            Self::Group(group) => group.changes.iter().map(Self::weight).sum(),
         }
+    }
+}
+
+/// What is carried out together.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Its name among those of a disk.
+    pub(super) id: u64,
+    /// They do not overlap.
+    pub(super) changes: Vec<Change>,
+}
+
+impl Group {
+    pub(super) fn new(id: u64, changes: Vec<GroupChange>) -> Self {
+        let durability = Durability::Volatile;
+        let change = |change| match change {
+            GroupChange::Write(at, data) => Change::Write { at, data, durability, is_alone: true },
+            GroupChange::Zero(span, space) => Change::Zero { span, durability, space },
+            GroupChange::Discard(span) => Change::Discard(span),
+        };
+        Self { id, changes: changes.into_iter().map(change).collect() }
     }
 }
 
@@ -82,6 +110,10 @@ impl Replay for Change {
             other => other,
         }
     }
+
+    fn is_group(&self) -> bool {
+        matches!(self, Self::Group(_))
+    }
 }
 
 /// Fewer bytes may lie in a buffer with others: fronts take up to 128 KiB of small requests from a socket at once, and give
@@ -98,13 +130,17 @@ pub(super) fn usize_of(len: u64) -> usize {
     usize::try_from(len).expect("a transfer fits the address space")
 }
 
-impl From<Change> for replay_log::Change {
-    fn from(change: Change) -> Self {
-        match change {
-            Change::Write { at, data, .. } => Self::Write { at, data },
-            Change::Zero { span, space, .. } => Self::Zero { span, space },
-            Change::Discard(span) => Self::Discard(span),
-        }
+impl Change {
+    /// What a replay log has of it.
+    pub(super) fn logged(self) -> Vec<replay_log::Change> {
+        vec![match self {
+            Self::Write { at, data, .. } => replay_log::Change::Write { at, data },
+            Self::Zero { span, space, .. } => replay_log::Change::Zero { span, space },
+            Self::Discard(span) => replay_log::Change::Discard(span),
+            Self::Group(group) => {
+                return group.changes.iter().cloned().flat_map(Self::logged).collect();
+            }
+        }]
     }
 }
 

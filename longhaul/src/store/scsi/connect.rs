@@ -581,7 +581,13 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
             return;
         }
         if let Some(log) = &mut *self.replay_log() {
-            log.save(change.into());
+            change.logged().into_iter().for_each(|change| log.save(change));
+        }
+    }
+
+    fn enlist(&self, on: &Self::Volume, change: &Change) {
+        if let Change::Group(group) = change {
+            on.lane.enlist(group.id);
         }
     }
 

@@ -6,16 +6,19 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use proto::scsi::writer::Registrants;
 use volume::layer::reconnect::{Over, RequestError, Status, Supervisor};
-use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+use volume::{
+    Durability, Error, Extent, ExtentMap, GroupChange, Kind, Ordered, Shape, Space, Span, Verb,
+    Volume, Work,
+};
 
 use super::attend::{attend, watch_mark};
-use super::change::Change;
+use super::change::{Change, Group};
 use super::connect::Connector;
 use super::error::OpenError;
 use super::identity::Identity;
@@ -41,6 +44,8 @@ pub struct Disk<T: Transport> {
     tells_extents: bool,
     /// Each write comes in a buffer that holds little else.
     own_buffers: AtomicBool,
+    /// How many groups there were.
+    groups: AtomicU64,
     supervisor: Arc<Supervisor<Connector<T>>>,
 }
 
@@ -83,7 +88,8 @@ impl<T: Transport> Disk<T> {
         let every = connector.idle();
         let supervisor = connector.watch_over(link);
         supervisor.run(attend(Arc::downgrade(&supervisor), every));
-        Ok(Self { shape, tells_extents, own_buffers: AtomicBool::new(false), supervisor })
+        let (own_buffers, groups) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { shape, tells_extents, own_buffers, groups, supervisor })
     }
 
     /// From now on each write comes in a buffer that holds little else: what is kept of it needs no copy.
@@ -460,6 +466,32 @@ impl<T: Transport> Volume for Disk<T> {
         Box::pin(async move {
             let refused = self.supervisor.refuse(change, kept, UnitError::Part).await;
             refused.map_err(failed(Verb::Write, span))
+        })
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.supervisor.first().keeps_order().then_some(self)
+    }
+}
+
+impl<T: Transport> Ordered for Disk<T> {
+    fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
+        let group = Arc::new(Group::new(self.groups.fetch_add(1, Ordering::Relaxed), group));
+        self.connector().reservation.note_change();
+        let tracked: Vec<_> =
+            group.changes.iter().filter_map(|change| self.connector().track(change)).collect();
+        let change = Change::Group(Arc::clone(&group));
+        let (span, weight) = (change.span(), change.weight());
+        // It has its place from here on, whenever it is polled.
+        let changed = self.supervisor.change(change, range(span), weight);
+        Box::pin(async move {
+            let changed = changed.await;
+            if changed.is_ok() {
+                let spans = group.changes.iter().map(Change::span);
+                spans.for_each(|span| self.connector().watch.changed(span));
+                tracked.into_iter().for_each(|it| self.connector().answered(it, true));
+            }
+            changed.map_err(failed(Verb::Write, None))
         })
     }
 }

@@ -178,7 +178,7 @@ impl Known {
                 Change::Write { data, .. } => (read(at, &data[(at - span.at) as usize..]), true),
                 Change::Zero { .. } => (None, true),
                 // It may be left undone.
-                Change::Discard(_) => (None, false),
+                Change::Discard(_) | Change::Group(_) => (None, false),
             };
             let content = found.map_or(Content::None, Content::Uuid);
             place.change(content, number, replaces);

@@ -18,8 +18,10 @@ mod connect;
 mod device;
 mod disk;
 mod error;
+mod group;
 mod identity;
 mod initiator_port;
+mod lane;
 mod mark;
 mod options;
 mod reservation;
@@ -42,8 +44,8 @@ pub use mark::{MarkCheck, NOTICED_WITHIN, Unguarded};
 pub use options::{Options, ReplayLogOptions, ReplayedLog, Seen};
 pub use reservation::{Holders, ReservationError};
 pub use session::{
-    Address, Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task, TransferLimits,
-    Transport,
+    Address, Answer, Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task,
+    TransferLimits, Transport,
 };
 pub use unit::UnitError;
 pub use watch::Watched;

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +22,8 @@ pub struct Task {
     pub command: Command,
     /// Its data-out.
     pub data: Bytes,
+    /// The task attribute ORDERED (SAM-5, 8.6.3), where the transport has it; otherwise SIMPLE.
+    pub is_ordered: bool,
 }
 
 /// How a command ended at its unit.
@@ -47,6 +50,9 @@ pub enum NoStatus {
 
 /// How a command ended, at the unit or before it.
 pub type Executed = Result<Completion, NoStatus>;
+
+/// The answer to a command that is on its way.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Executed, Lost>> + Send>>;
 
 /// A session that is no more.
 #[derive(Clone, Debug)]
@@ -105,6 +111,12 @@ pub trait Session: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Runs a command to its end.
     fn execute(&self, task: Task) -> impl Future<Output = Result<Executed, Lost>> + Send;
+
+    /// Puts a command on its way: what is put there later comes to the target later.
+    fn queue(&self, task: Task) -> impl Future<Output = Result<Answer, Lost>> + Send;
+
+    /// Whether it honours ORDERED, and ends before anything is carried out behind a change or flush that failed.
+    fn keeps_order(&self) -> bool;
 
     /// Resets a logical unit; the answer comes when none of its tasks runs any more.
     fn reset_unit(&self, lun: u64) -> impl Future<Output = Result<ResetAnswer, Lost>> + Send;

@@ -10,7 +10,7 @@ use super::connect::Connector;
 use super::error::OpenError;
 use super::options::Options;
 use super::session::{
-    Address, Executed, Lost, ResetAnswer, Session, Task, TransferLimits, Transport,
+    Address, Answer, Executed, Lost, ResetAnswer, Session, Task, TransferLimits, Transport,
 };
 use super::writers::Writers;
 use crate::stop::Stop;
@@ -27,6 +27,14 @@ impl Session for SilentSession {
 
     async fn execute(&self, _: Task) -> Result<Executed, Lost> {
         pending().await
+    }
+
+    async fn queue(&self, _: Task) -> Result<Answer, Lost> {
+        pending().await
+    }
+
+    fn keeps_order(&self) -> bool {
+        false
     }
 
     async fn reset_unit(&self, _: u64) -> Result<ResetAnswer, Lost> {

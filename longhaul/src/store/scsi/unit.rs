@@ -6,6 +6,7 @@ use bytes::Bytes;
 use proto::scsi::command::Command;
 use proto::scsi::sense::{Additional, Key, Sense};
 use proto::scsi::{Status, lun};
+use tokio::sync::oneshot;
 use volume::Kind;
 
 use super::session::{Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task};
@@ -181,7 +182,7 @@ impl<S: Session> Unit<S> {
     pub(super) async fn execute(&self, command: Command, data: Bytes) -> Result<Bytes, UnitError> {
         let (mut attentions, mut busy) = (0, 0);
         loop {
-            let task = Task { lun: self.lun, command, data: data.clone() };
+            let task = Task { lun: self.lun, command, data: data.clone(), is_ordered: false };
             let ended = self.session.execute(task).await.map_err(UnitError::Lost)?;
             match judge(ended) {
                 Verdict::Done(completion) => return Ok(completion.data),
@@ -197,6 +198,45 @@ impl<S: Session> Unit<S> {
             }
         }
     }
+
+    /// Has commands carried out, those that are ordered behind all before them and before all behind them. Tells `queued`
+    /// when all are on their way. None is tried again: what is behind it may be on its way.
+    pub(super) async fn execute_in_order(
+        &self,
+        commands: Vec<OrderedCommand>,
+        queued: oneshot::Sender<()>,
+    ) -> Result<(), UnitError> {
+        let mut answers = Vec::with_capacity(commands.len());
+        for OrderedCommand { command, data, is_ordered } in commands {
+            let task = Task { lun: self.lun, command, data, is_ordered };
+            answers.push(self.session.queue(task).await.map_err(UnitError::Lost)?);
+        }
+        // Nobody waits for it if this is the last.
+        let _ = queued.send(());
+        let mut failed: Option<UnitError> = None;
+        for answer in answers {
+            let error = match answer.await.map(judge) {
+                Ok(Verdict::Done(_)) => continue,
+                Ok(
+                    Verdict::Failed(error)
+                    | Verdict::AgainAtOnce(error)
+                    | Verdict::AgainLater(error),
+                ) => error,
+                Err(lost) => UnitError::Lost(lost),
+            };
+            // The session ends behind the first that fails, which says more.
+            let is_reason = !matches!(failed, None | Some(UnitError::Lost(_)));
+            failed = if is_reason { failed } else { Some(error) };
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// A command among others that are on their way together.
+pub(super) struct OrderedCommand {
+    pub(super) command: Command,
+    pub(super) data: Bytes,
+    pub(super) is_ordered: bool,
 }
 
 fn judge(ended: Executed) -> Verdict {

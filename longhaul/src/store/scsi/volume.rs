@@ -14,6 +14,7 @@ use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, comp
 
 use super::change::{Change, usize_of, within};
 use super::device::{Device, DeviceError};
+use super::lane::Lane;
 use super::session::{Session, TransferLimits};
 use super::unit::{Unit, UnitError};
 
@@ -55,6 +56,8 @@ pub(in crate::store) struct Link<S> {
     /// The first failure on this session that may have cost what the unit had taken before. On the next session
     /// all of that is written again.
     failed: OnceLock<UnitError>,
+    /// The order of groups.
+    pub(super) lane: Lane,
 }
 
 /// Why a unit is treated like one whose connection was lost.
@@ -72,13 +75,13 @@ pub(super) enum UnitEvent {
 
 /// The largest span of each kind of command, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+pub(super) struct Sizes {
     read: u64,
-    write: u64,
+    pub(super) write: u64,
     /// The longest write all commands of which take their data along.
     unsolicited: u64,
     zeroes: u64,
-    unmap: u64,
+    pub(super) unmap: u64,
 }
 
 impl<S: Session> Link<S> {
@@ -92,8 +95,8 @@ impl<S: Session> Link<S> {
         let sizes = Sizes::new(&device, unit.session().limits());
         tracing::debug!(?shape, ?sizes, "opened");
         let (short_commands, no_sync) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (through, failed) = (!shape.write_cache, OnceLock::new());
-        Ok(Self { unit, device, shape, sizes, through, short_commands, no_sync, failed })
+        let (through, failed, lane) = (!shape.write_cache, OnceLock::new(), Lane::default());
+        Ok(Self { unit, device, shape, sizes, through, short_commands, no_sync, failed, lane })
     }
 
     /// Keeps what was promised of the unit when it was there `before`.
@@ -158,6 +161,9 @@ impl<S: Session> Link<S> {
     }
 
     pub(super) async fn change(&self, change: &Change) -> Result<(), UnitError> {
+        if let Change::Group(group) = change {
+            return self.group(group).await;
+        }
         let durability = change.durability();
         if durability == Durability::Durable {
             self.still_whole()?;
@@ -166,12 +172,13 @@ impl<S: Session> Link<S> {
             Change::Write { at, data, .. } => self.write(*at, data.clone(), durability).await,
             Change::Zero { span, space, .. } => self.zero(*span, durability, *space).await,
             Change::Discard(span) => self.unmap(*span).await,
+            Change::Group(group) => self.group(group).await,
         };
         ended.inspect_err(|error| self.note(error, durability))
     }
 
     /// Remembers a failure that may have cost what the unit had taken before.
-    fn note(&self, error: &UnitError, durability: Durability) {
+    pub(super) fn note(&self, error: &UnitError, durability: Durability) {
         let lost = match error {
             // What follows is another session, on which all that was not flushed is written again.
             UnitError::Lost(_) => false,
@@ -184,14 +191,18 @@ impl<S: Session> Link<S> {
 
     /// Fails if what the unit had taken may be lost: one command was told so, or an earlier one has failed since it
     /// ended with GOOD.
-    fn still_whole(&self) -> Result<(), UnitError> {
+    pub(super) fn still_whole(&self) -> Result<(), UnitError> {
         if let Some(sense) = self.session().announced().deferred() {
             return Err(UnitError::Sense(sense));
         }
         self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    fn blocks(&self, span: Span) -> Blocks {
+    pub(super) const fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    pub(super) fn blocks(&self, span: Span) -> Blocks {
         let block = u64::from(self.shape.block_size);
         let count = u32::try_from(span.len / block).expect("pieces are bounded");
         Blocks { lba: span.at / block, count }
@@ -294,15 +305,19 @@ impl<S: Session> Link<S> {
     }
 
     async fn write_same(&self, span: Span, space: Space) -> Result<(), UnitError> {
+        let commands = self.write_sames(span, space).into_iter();
+        let commands = commands.map(|(command, data)| self.unit.execute(command, data));
+        complete_all(REACHES_IN_FLIGHT, stream::iter(commands), drop).await
+    }
+
+    pub(super) fn write_sames(&self, span: Span, space: Space) -> Vec<(Command, Bytes)> {
         let how = &self.device.provisioning;
         // Only where unmapped blocks read as zeroes may zeroes be written by unmapping.
         let unmap = space == Space::Release && how.write_same_16 && how.reads_zeroes;
         let block = self.shape.block_size;
         let zero = Bytes::from(vec![0; block as usize]);
-        self.reach(span, self.sizes.zeroes, |piece| {
-            (Command::write_same(self.blocks(piece), block, unmap), zero.clone())
-        })
-        .await
+        let write = |piece| (Command::write_same(self.blocks(piece), block, unmap), zero.clone());
+        span.pieces(self.sizes.zeroes).map(write).collect()
     }
 
     /// Zeroes as data, a bounded number of bytes in flight.

@@ -189,7 +189,7 @@ impl Simulation {
             Transfer::None => (0, 0),
         };
         let could = self.machine.has_room();
-        let command = Command { lun: 0, cdb: [0; 16], transfer };
+        let command = Command { lun: 0, cdb: [0; 16], transfer, is_ordered: false };
         let taken = self.machine.submit(self.now, command, self.commands.len()).is_ok();
         assert_eq!(could, taken);
         if taken {

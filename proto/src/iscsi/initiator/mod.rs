@@ -88,6 +88,8 @@ pub struct Command {
     pub cdb: [u8; 16],
     /// Its data.
     pub transfer: Transfer,
+    /// All before it end before it begins, and nothing behind it begins before it has ended (SAM-5, 8.6.3).
+    pub is_ordered: bool,
 }
 
 /// How a command ended at the logical unit.

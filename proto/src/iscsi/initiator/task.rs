@@ -120,14 +120,15 @@ impl<T> Task<T> {
         connection: &mut Connection,
     ) -> Self {
         let CommandPlace { itt, cmd_sn, on } = *place;
-        let Command { lun, cdb, transfer } = command;
+        let Command { lun, cdb, transfer, is_ordered } = command;
+        let attribute = if is_ordered { TaskAttribute::ORDERED } else { TaskAttribute::SIMPLE };
         let (weight, exp_stat_sn) = (weight(&transfer), connection.exp_stat_sn);
         let (traits, operation) = (cdb::traits_of(&cdb), cdb[0]);
         let (pace, span) = (traits.pace, connection.progress.sent(traits.pace));
         connection.outstanding += weight;
         let header = ScsiCommand {
             is_final: true,
-            attribute: TaskAttribute::SIMPLE,
+            attribute,
             lun,
             itt,
             cmd_sn,

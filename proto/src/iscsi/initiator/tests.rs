@@ -62,13 +62,15 @@ fn say(machine: &mut Initiator<u8>, pdu: Pdu) -> Result<(), Fault> {
 }
 
 fn read(machine: &mut Initiator<u8>, len: u32) -> u32 {
-    let command = Command { lun: 0, cdb: [0x88; 16], transfer: Transfer::In(len) };
+    let command =
+        Command { lun: 0, cdb: [0x88; 16], transfer: Transfer::In(len), is_ordered: false };
     machine.submit(Time::ZERO, command, 1).unwrap()
 }
 
 fn write(machine: &mut Initiator<u8>, len: usize) -> u32 {
     let data = Pieces::from(Bytes::from(vec![1; len]));
-    let command = Command { lun: 0, cdb: [0x8a; 16], transfer: Transfer::Out(data) };
+    let command =
+        Command { lun: 0, cdb: [0x8a; 16], transfer: Transfer::Out(data), is_ordered: false };
     machine.submit(Time::ZERO, command, 1).unwrap()
 }
 
@@ -233,7 +235,8 @@ fn a_wrong_residual_of_an_inquiry_is_told_once_and_the_data_are_used() {
     let mut machine = machine();
     let inquiry = crate::scsi::command::Command::inquiry();
     for (stat_sn, underflow, residual) in [(1, false, 0), (2, true, 3), (3, true, 9999)] {
-        let command = Command { lun: 0, cdb: inquiry.cdb, transfer: Transfer::In(252) };
+        let command =
+            Command { lun: 0, cdb: inquiry.cdb, transfer: Transfer::In(252), is_ordered: false };
         let itt = machine.submit(Time::ZERO, command, 1).unwrap();
         let data = DataIn { itt, ..DataIn::default() };
         say(&mut machine, Pdu::with_data(data, vec![7; 36].into())).unwrap();
@@ -259,7 +262,8 @@ fn a_wrong_residual_of_a_read_or_of_the_status_of_blocks_is_an_error() {
         crate::scsi::command::Command::get_lba_status(0, 31),
     ] {
         let mut machine = machine();
-        let command = Command { lun: 0, cdb: asked.cdb, transfer: Transfer::In(512) };
+        let command =
+            Command { lun: 0, cdb: asked.cdb, transfer: Transfer::In(512), is_ordered: false };
         let itt = machine.submit(Time::ZERO, command, 1).unwrap();
         let data = DataIn { itt, ..DataIn::default() };
         say(&mut machine, Pdu::with_data(data, vec![7; 256].into())).unwrap();
@@ -420,7 +424,7 @@ fn command_without_an_answer_is_noticed_while_later_ones_are_answered() {
     write(&mut machine, 512);
     let given_up = (1..200).find_map(|second: u32| {
         let now = seconds(second.into());
-        let command = Command { lun: 0, cdb: [0; 16], transfer: Transfer::None };
+        let command = Command { lun: 0, cdb: [0; 16], transfer: Transfer::None, is_ordered: false };
         let itt = machine.submit(now, command, 1).unwrap();
         take(&mut machine, now);
         let response = ScsiResponse { itt, stat_sn: second, ..ScsiResponse::default() };
@@ -438,14 +442,16 @@ fn command_without_an_answer_is_noticed_while_later_ones_are_answered() {
 fn flush_may_take_minutes_while_the_unit_answers() {
     for (answers, most) in [(true, 320), (false, 100)] {
         let mut machine = machine();
-        let flush = Command { lun: 0, cdb: [0x91; 16], transfer: Transfer::None };
+        let flush =
+            Command { lun: 0, cdb: [0x91; 16], transfer: Transfer::None, is_ordered: false };
         machine.submit(Time::ZERO, flush, 1).unwrap();
         let mut stat_sn = 1;
         let given_up = (1..400).find_map(|second: u32| {
             let now = seconds(second.into());
             answer_ping(&mut machine, now, &mut stat_sn);
             if second.is_multiple_of(10) {
-                let command = Command { lun: 0, cdb: [0; 16], transfer: Transfer::None };
+                let command =
+                    Command { lun: 0, cdb: [0; 16], transfer: Transfer::None, is_ordered: false };
                 let itt = machine.submit(now, command, 1).ok()?;
                 take(&mut machine, now);
                 let max_cmd_sn = 8 + second;

@@ -211,8 +211,8 @@ prop_compose! {
     fn offer()(
         header_digest in wish(),
         data_digest in wish(),
-        (initial_r2t, immediate_data, data_pdu_in_order, data_sequence_in_order)
-            in any::<(bool, bool, bool, bool)>(),
+        (initial_r2t, immediate_data, data_pdu_in_order, data_sequence_in_order, stops_at_failure)
+            in any::<(bool, bool, bool, bool, bool)>(),
         max_connections in 1_u16..,
         max_recv_data_segment in 512_u32..1 << 24,
         max_burst in 512_u32..1 << 24,
@@ -229,7 +229,7 @@ prop_compose! {
             header_digest, data_digest, max_connections, initial_r2t, immediate_data,
             max_recv_data_segment, max_burst, first_burst, max_outstanding_r2t, default_time2wait,
             default_time2retain, data_pdu_in_order, data_sequence_in_order, error_recovery_level,
-            protocol_level, task_reporting,
+            protocol_level, task_reporting, stops_at_failure,
         }
     }
 }

@@ -53,6 +53,7 @@ const fn parameters(flags: u8) -> Parameters {
         error_recovery_level: 0,
         protocol_level: if flags & 0x20 != 0 { 2 } else { 1 },
         task_reporting: TaskReporting::Rfc3720,
+        stops_at_failure: flags & 0x40 != 0,
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Order {
     behind: VecDeque<TaskId>,
     /// The ordered command under way.
     barrier: Option<TaskId>,
+    /// Nothing begins any more.
+    is_stopped: bool,
 }
 
 impl Order {
@@ -25,7 +27,7 @@ impl Order {
 
     /// The next command that need not wait any more.
     pub(super) fn next(&mut self, tasks: &mut Tasks) -> Option<TaskId> {
-        let id = *self.behind.front().filter(|_| self.barrier.is_none())?;
+        let id = *self.behind.front().filter(|_| self.barrier.is_none() && !self.is_stopped)?;
         if tasks.get(id).is_some_and(|task| task.attribute == TaskAttribute::ORDERED) {
             if tasks.turned() > self.behind.len() {
                 return None;
@@ -33,6 +35,15 @@ impl Order {
             self.barrier = Some(id);
         }
         self.behind.pop_front()
+    }
+
+    /// From now on nothing begins that waits, or comes.
+    pub(super) const fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.is_stopped
     }
 
     /// A command ended, or was aborted.

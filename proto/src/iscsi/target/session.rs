@@ -108,8 +108,13 @@ impl Session {
     pub fn remove(&mut self, now: Time, cid: u16) {
         self.connections.retain(|connection| connection.cid != cid);
         self.deserted = now;
+        // What came by it, or was to come, is not carried out.
+        self.stop();
         self.detach_connection(cid);
         self.deliver_held();
+        if !self.connections.is_empty() {
+            self.end_stopped();
+        }
     }
 
     /// ExpCmdSN and MaxCmdSN.
@@ -433,6 +438,9 @@ impl Session {
             max_cmd_sn: numbers.max_cmd_sn,
             data_sn: 0,
         });
+        // It may have been a command.
+        self.stop();
+        self.end_stopped();
     }
 
     /// To every connection: each is told by itself of what concerns them all. A discovery session is sent nothing but

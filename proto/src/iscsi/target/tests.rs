@@ -41,6 +41,7 @@ fn parameters() -> Parameters {
         error_recovery_level: 0,
         protocol_level: 1,
         task_reporting: TaskReporting::Rfc3720,
+        stops_at_failure: false,
     }
 }
 

@@ -40,7 +40,11 @@ pub fn any_file(input: &[u8]) {
                         assert!(extent.verify(bytes), "{change:?}");
                     }
                 }
-                return send(Journal::open(&recovered, 1, Settings::DEFAULT));
+                for is_ordered in [false, true] {
+                    let settings = Settings { is_ordered, ..Settings::DEFAULT };
+                    send(Journal::open(&recovered, 1, settings));
+                }
+                return;
             }
             Step::Corrupt(_) => {
                 let salvaged = scan.salvaged().map_or(0, |found| found.changes.len());
@@ -88,7 +92,8 @@ fn send(mut journal: Journal) {
                 Action::DrainWrite { id, .. }
                 | Action::DrainZero { id, .. }
                 | Action::DrainDiscard { id, .. }
-                | Action::DrainFlush { id },
+                | Action::DrainFlush { id }
+                | Action::DrainGroup { id, .. },
             ) => journal.drained(id, Ok(())),
             Some(Action::Answer { .. }) => {}
             None => {

@@ -90,7 +90,8 @@ impl Journaled {
         let block = shape.block_size;
         let discard_zeroes =
             shape.discard.is_some_and(|how| how.reads_zeroes && how.granularity <= block);
-        let settings = Settings { discard_zeroes, ..options.settings };
+        let is_ordered = inner.ordered().is_some();
+        let settings = Settings { discard_zeroes, is_ordered, ..options.settings };
         let machine = Journal::open(recovered, token, settings);
         let pace = pipeline::Settings {
             unsolicited: options.unsolicited,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use self::drain::Drain;
+use self::drain::{Drain, is_small};
 use self::log::{Log, Waiter};
 use super::format::{LogPoint, PAYLOAD_MAX, Superblock, SuperblockState, superblock_offset};
 use super::overlay::{Content, Overlay, Part, Sending, Source, Unsent};
@@ -434,8 +434,20 @@ impl Journal {
         loop {
             self.drain.send(&self.window, &mut self.actions);
             let next = self.log.sendable(self.drain.begun());
-            let Some(group) = next.filter(|_| self.drain.wants_next()) else { return };
-            self.drain.begin(group, self.overlay.merged(group, self.window.segment));
+            let Some((group, is_behind_flush)) = next.filter(|_| self.drain.wants_next()) else {
+                return;
+            };
+            let may_begin = |is_whole| self.drain.may_begin(is_whole, is_behind_flush);
+            let may_be_whole = self.settings.is_ordered && may_begin(true);
+            if !may_be_whole && !may_begin(false) {
+                return;
+            }
+            let requests = self.overlay.merged(group, self.window.segment);
+            let is_whole = self.settings.is_ordered && is_small(&requests);
+            if !self.drain.may_begin(is_whole, is_behind_flush) {
+                return;
+            }
+            self.drain.begin(group, requests, is_whole);
         }
     }
 

@@ -34,6 +34,6 @@ pub use layer::{FlushPolicy, Journaled, LayerOptions};
 pub use machine::{
     Action, Cause, DrainWindow, Journal, Refused, Retirement, Settings, State, Status,
 };
-pub use overlay::{Content, Part, Source, Unsent};
+pub use overlay::{Content, Part, Sending, Source, Unsent};
 pub use scan::{Corruption, End, Recovered, RecoveredChange, RecoveredContent, Scan, Step};
 pub use status::{Failure, IsFence, LayerStatus, Mode};

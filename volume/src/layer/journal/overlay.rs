@@ -107,10 +107,12 @@ const JOINED_MAX: u64 = 1 << 20;
 
 /// One request that sends a part of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sending {
+pub enum Sending {
     /// All of its bytes, in order.
     Write(Vec<Part>),
+    /// Zeroes.
     Zero(Space),
+    /// A discard.
     Discard,
 }
 

@@ -381,7 +381,8 @@ impl State {
             if let Action::DrainWrite { id, .. }
             | Action::DrainZero { id, .. }
             | Action::DrainDiscard { id, .. }
-            | Action::DrainFlush { id } = &action
+            | Action::DrainFlush { id }
+            | Action::DrainGroup { id, .. } = &action
             {
                 self.under_way.insert(*id);
             }

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, FuturesUnordered, Stream};
+use tokio::sync::oneshot;
 
 use super::file::{FileError, JournalFile};
 use super::format::Extent;
 use super::machine::{Action, Retirement};
-use super::overlay::{Part, Source};
+use super::overlay::{Part, Sending, Source};
 use super::shared::Shared;
 use super::status::{Failure, IsFence, LayerStatus, Outcome};
 use crate::layer::reconnect::Task;
-use crate::{Error, Kind, Span, Volume, complete_all};
+use crate::{Error, GroupChange, Kind, Span, Volume, complete_all};
 
 /// How many times it looks for more before it lets others run.
 const ROUNDS_MAX: usize = 16;
@@ -35,8 +36,17 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     carried: FuturesUnordered<Carried>,
     outcomes: Vec<Outcome>,
+    /// Told when the last group was handed over to the store.
+    handed_over: Option<oneshot::Receiver<()>>,
     idle: Option<Task>,
     is_over: bool,
+}
+
+/// The place of a group among others.
+struct Turn {
+    /// Told when the one before was handed over; dropped if it could not be.
+    before: Option<oneshot::Receiver<()>>,
+    done: oneshot::Sender<()>,
 }
 
 /// Where orders are carried out.
@@ -59,6 +69,7 @@ impl Worker {
             shared,
             carried: FuturesUnordered::new(),
             outcomes: Vec::new(),
+            handed_over: None,
             idle: None,
             is_over: false,
         }
@@ -72,10 +83,18 @@ impl Worker {
     }
 
     /// Begins these orders; whether there were any.
-    fn begin(&self, orders: VecDeque<Action>, retirement: Option<Retirement>) -> bool {
+    fn begin(&mut self, orders: VecDeque<Action>, retirement: Option<Retirement>) -> bool {
         let is_any = !orders.is_empty() || retirement.is_some();
         for order in orders {
             let destinations = self.destinations.clone();
+            if let Action::DrainGroup { id, changes } = order {
+                let (done, next) = oneshot::channel();
+                let turn = Turn { before: self.handed_over.replace(next), done };
+                self.carried.push(Box::pin(async move {
+                    Outcome::Drained(id, destinations.send_group(changes, turn).await)
+                }));
+                continue;
+            }
             self.carried.push(Box::pin(async move { destinations.carry_out(order).await }));
         }
         if let Some(retirement) = retirement {
@@ -147,8 +166,41 @@ impl Destinations {
             | Action::DrainZero { id, .. }
             | Action::DrainDiscard { id, .. }
             | Action::DrainFlush { id } => Outcome::Drained(id, self.send(order).await),
-            Action::Answer { .. } => unreachable!("answers are no orders"),
+            Action::DrainGroup { .. } | Action::Answer { .. } => {
+                unreachable!("groups have turns, and answers are no orders")
+            }
         }
+    }
+
+    /// Has the store carry out a group behind those before it. If one of them could not be handed over, this is not
+    /// either.
+    async fn send_group(
+        &self,
+        changes: Vec<(Span, Sending)>,
+        Turn { before, done }: Turn,
+    ) -> Result<(), Failure> {
+        let mut group = Vec::with_capacity(changes.len());
+        for (span, sending) in changes {
+            group.push(match sending {
+                Sending::Write(parts) => {
+                    GroupChange::Write(span.at, self.bytes(span, parts).await?)
+                }
+                Sending::Zero(space) => GroupChange::Zero(span, space),
+                Sending::Discard => GroupChange::Discard(span),
+            });
+        }
+        let is_before_over = match before {
+            Some(before) => before.await.is_err(),
+            None => false,
+        };
+        let ordered = self.inner.ordered().filter(|_| !is_before_over);
+        let Some(ordered) = ordered else {
+            return Err(Failure::new(Kind::Gone, "what is to be sent before cannot be sent"));
+        };
+        let carried = ordered.write_group(group);
+        // Nobody waits for it if this is the last.
+        let _ = done.send(());
+        carried.await.map_err(|why| self.of_store(&why))
     }
 
     /// Carries out a request to the store.

@@ -64,6 +64,12 @@ pub trait Connect: fmt::Display + fmt::Debug + Send + Sync + Sized + 'static {
         change: &Self::Change,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
+    /// A group gets its place on a connection: those that got theirs before are carried out before it. It is told under a
+    /// lock, and [`change`](Self::change) follows.
+    fn enlist(&self, on: &Self::Volume, change: &Self::Change) {
+        let _ = (on, change);
+    }
+
     /// Gives a connection up at once: what is under way on it fails soon.
     fn abandon(&self, on: &Self::Volume);
 

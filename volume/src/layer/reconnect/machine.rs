@@ -169,11 +169,24 @@ impl<R: Replay> Recovery<R> {
         self.release();
     }
 
+    /// What a group consists of that has not ended.
+    #[must_use]
+    pub fn group(&self, id: u64) -> Option<&R> {
+        let request = self.requests.get(id).filter(|request| request.is_group())?;
+        match &request.kind {
+            Kind::Change(change) => Some(change),
+            _ => None,
+        }
+    }
+
     fn settle(&mut self, id: u64, link: u64, end: End) {
         let Some(request) = self.requests.remove(id) else { return };
         self.overdue.remove(&id);
         let own_flush = self.flush.take_if(|flush| *flush == id).is_some();
         match (request.kind, end) {
+            (Kind::Change(change), End::Done) if change.is_group() => {}
+            // Those behind it must not be carried out on another link.
+            (Kind::Change(change), _) if change.is_group() => return self.end(Over::NotWritten),
             (Kind::Change(change), End::Done) => {
                 self.unflushed.add(request.range, request.weight, change.kept());
             }
@@ -225,7 +238,9 @@ impl<R: Replay> Recovery<R> {
 
     /// Runs a request if it may run now.
     fn start(&mut self, id: u64) -> Turn {
-        let may_run = matches!(self.link, Link::Up) && self.requests.is_ready(id);
+        let may_run = matches!(self.link, Link::Up)
+            && self.requests.is_ready(id)
+            && self.requests.may_follow(id, self.number);
         let is_change = self.requests.get(id).is_some_and(Request::is_change);
         if !may_run || (is_change && !self.has_room()) {
             return self.wait(id);
@@ -251,6 +266,10 @@ impl<R: Replay> Recovery<R> {
         }
         let link = self.number;
         for id in self.requests.take_ready(self.has_room()) {
+            if !self.requests.may_follow(id, link) {
+                self.requests.wait(id);
+                continue;
+            }
             self.requests.run(id, link);
             self.actions.push_back(match self.flush {
                 Some(flush) if flush == id => Action::Flush { id, link },

@@ -116,19 +116,20 @@ impl<C: Connect> Supervisor<C> {
 
     /// Carries out a change of a range that takes `weight` bytes to be kept. It goes on if nobody waits for it any more:
     /// given up half way, it could land after a later change to the same bytes.
-    pub async fn change(
+    /// Its place among others is that of this call.
+    pub fn change(
         self: &Arc<Self>,
         change: C::Change,
         range: Range<u64>,
         weight: usize,
-    ) -> Outcome<(), C> {
+    ) -> impl Future<Output = Outcome<(), C>> + Send + use<C> {
         let mut request = self.submit(Kind::Change(change.clone()), range, weight);
         request.is_hint = !change.replaces();
         let verb = move |link: Arc<C::Volume>| {
             let change = change.clone();
             async move { C::change(&link, &change).await }
         };
-        Detached::new(&self.runtime, request.carry_out(verb)).await
+        Detached::new(&self.runtime, request.carry_out(verb))
     }
 
     /// Takes a change that cannot be carried out, as if the volume had refused it: it fails, and is saved where others
@@ -159,6 +160,7 @@ impl<C: Connect> Supervisor<C> {
         let mut state = self.lock();
         let _change = matches!(kind, Kind::Change(_)).then(|| self.changes.subscribe());
         let (id, turn) = state.machine.submit(kind, range, weight);
+        self.enlist(&state, id, turn);
         let next = state.next(id, turn);
         self.act(&mut state);
         Request {
@@ -194,9 +196,17 @@ impl<C: Connect> Supervisor<C> {
                 Arc::new(Ended { over: Over::NotWritten, cause: Some(Arc::new(why.clone())) })
             });
         }
+        self.enlist(&state, id, turn);
         let next = state.next(id, turn);
         self.act(&mut state);
         (turn, next)
+    }
+
+    /// A group that runs now has its place on the link.
+    fn enlist(&self, state: &State<C>, id: u64, turn: Turn) {
+        if let (Turn::Run(_), Some(change)) = (turn, state.machine.group(id)) {
+            self.connect.enlist(&state.link.1, change);
+        }
     }
 
     /// How something ended, with the link noted as lost if it was that.
@@ -246,7 +256,8 @@ impl<C: Connect> Supervisor<C> {
                     state.connect = true;
                     self.changed.notify_one();
                 }
-                Action::Run { id, .. } => {
+                Action::Run { id, link } => {
+                    self.enlist(state, id, Turn::Run(link));
                     let link = state.link.clone();
                     // Whoever stopped waiting has withdrawn, or will.
                     let _ = state.waiting.remove(&id).map(|waiter| waiter.send(link));

@@ -8,7 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use volume::layer::journal::{FileWork, JournalFile};
 use volume::layer::reconnect::{Runtime, Task};
-use volume::{Durability, Error, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+use volume::{
+    Durability, Error, ExtentMap, GroupChange, Kind, Ordered, Shape, Space, Span, Verb, Volume,
+    Work,
+};
 
 use crate::disk::Disk;
 use crate::store::{Store, ZERO, block, blocks, stamps};
@@ -20,6 +23,7 @@ pub(super) enum Io {
     FileSync,
     StoreWrite(Durability),
     StoreFlush,
+    StoreGroup,
 }
 
 /// All that is outside the client, and survives it.
@@ -30,6 +34,8 @@ pub(super) struct Environment {
     pub(super) is_fenced: bool,
     /// Requests to the store fail.
     pub(super) is_store_broken: bool,
+    /// No group behind it is carried out.
+    pub(super) has_failed_group: bool,
     pub(super) under_way: BTreeMap<u64, Io>,
     pub(super) ended: BTreeMap<u64, bool>,
     pub(super) wakers: BTreeMap<u64, Waker>,
@@ -44,6 +50,7 @@ impl Environment {
             store,
             is_fenced: false,
             is_store_broken: false,
+            has_failed_group: false,
             under_way: BTreeMap::new(),
             ended: BTreeMap::new(),
             wakers: BTreeMap::new(),
@@ -63,14 +70,20 @@ impl Handle {
 
     /// Begins something, and waits until the test ends it. Says whether it was done.
     async fn perform(&self, io: Io, begin: impl FnOnce(&mut Environment, u64)) -> bool {
-        let id = {
-            let mut environment = self.lock();
-            let id = environment.next;
-            environment.next += 1;
-            environment.under_way.insert(id, io);
-            begin(&mut environment, id);
-            id
-        };
+        let id = self.begin(io, begin);
+        self.end(id).await
+    }
+
+    fn begin(&self, io: Io, begin: impl FnOnce(&mut Environment, u64)) -> u64 {
+        let mut environment = self.lock();
+        let id = environment.next;
+        environment.next += 1;
+        environment.under_way.insert(id, io);
+        begin(&mut environment, id);
+        id
+    }
+
+    async fn end(&self, id: u64) -> bool {
         std::future::poll_fn(|context| {
             let mut environment = self.lock();
             match environment.ended.remove(&id) {
@@ -108,6 +121,19 @@ impl Handle {
                 environment.store.end_flush(id);
                 true
             }
+            Io::StoreGroup
+                if !environment.is_fenced
+                    && !environment.is_store_broken
+                    && !environment.has_failed_group =>
+            {
+                environment.store.end_group(id);
+                true
+            }
+            Io::StoreGroup => {
+                environment.store.refuse(id);
+                environment.has_failed_group = true;
+                false
+            }
             Io::StoreWrite(_) => {
                 environment.store.refuse(id);
                 false
@@ -143,7 +169,8 @@ impl JournalFile for FileEnd {
     }
 }
 
-pub(super) struct StoreEnd(pub(super) Handle, pub(super) Shape);
+/// The store, of that shape, and whether it keeps the order of groups.
+pub(super) struct StoreEnd(pub(super) Handle, pub(super) Shape, pub(super) bool);
 
 impl StoreEnd {
     fn change(
@@ -187,6 +214,30 @@ impl Volume for StoreEnd {
     }
     fn extents(&self) -> Option<&dyn ExtentMap> {
         None
+    }
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.2.then_some(self)
+    }
+}
+
+impl Ordered for StoreEnd {
+    fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
+        let stamps = |change: GroupChange| match change {
+            GroupChange::Write(at, data) => (Span::new(at, data.len() as u64), stamps(&data)),
+            GroupChange::Zero(span, _) | GroupChange::Discard(span) => {
+                (span, vec![ZERO; blocks(span).len()])
+            }
+        };
+        let group = group.into_iter().map(stamps).collect();
+        // Its place is that of this call.
+        let begin = |all: &mut Environment, id| {
+            all.store.begin_group(id, group);
+        };
+        let id = self.0.begin(Io::StoreGroup, begin);
+        Box::pin(async move {
+            let done = self.0.end(id).await;
+            done.then_some(()).ok_or_else(|| Error::new(Kind::Gone, Verb::Write, None))
+        })
     }
 }
 

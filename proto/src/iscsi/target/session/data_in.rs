@@ -5,20 +5,48 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::Session;
 use crate::iscsi::header::{DataIn, NO_TAG, ResponseCode, ScsiResponse};
 use crate::iscsi::pdu::Pieces;
-use crate::iscsi::target::Reply;
 use crate::iscsi::target::residual::Residual;
 use crate::iscsi::target::task::{State, Task, TaskId};
+use crate::iscsi::target::{Ending, Reply};
+use crate::scsi::Status;
 
 impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
     pub fn complete(&mut self, id: TaskId, reply: Reply) {
         let Some(task) = self.tasks.remove(id) else { return };
+        let stops = self.stops_at(&task, reply.status);
+        if stops {
+            self.stop();
+        }
         self.release(id, &task);
         if task.state == State::Aborted {
             self.on_task_dead(id);
         } else {
             self.respond(&task, reply);
         }
+        if stops {
+            self.end_stopped();
+        }
+    }
+
+    /// In a session that stops at a failure nothing begins any more: something before it was not carried out.
+    pub(super) const fn stop(&mut self) {
+        if self.parameters.stops_at_failure {
+            self.order.stop();
+        }
+    }
+
+    /// Ends a session that has stopped, once there is nothing more to tell.
+    pub(super) fn end_stopped(&mut self) {
+        if self.order.is_stopped() {
+            self.close(Ending::Stopped);
+        }
+    }
+
+    /// Whether nothing may be carried out any more once a command has ended so (docs/spec/ordered-writes.md).
+    const fn stops_at(&self, task: &Task, status: Status) -> bool {
+        let is_failure = !matches!(status, Status::Good | Status::ConditionMet);
+        self.parameters.stops_at_failure && is_failure && changes(task.parsed.opcode)
     }
 
     fn respond(&mut self, task: &Task, mut reply: Reply) {
@@ -105,6 +133,15 @@ impl Session {
             ..ScsiResponse::default()
         });
     }
+}
+
+/// Whether a command changes blocks, or makes changes durable: WRITE, WRITE AND VERIFY, WRITE SAME, UNMAP,
+/// COMPARE AND WRITE, SYNCHRONIZE CACHE.
+const fn changes(operation: u8) -> bool {
+    matches!(
+        operation,
+        0x0A | 0x2A | 0x2E | 0x35 | 0x41 | 0x42 | 0x89 | 0x8A | 0x8E | 0x91 | 0x93 | 0xAA | 0xAE
+    )
 }
 
 /// Sense data behind their length (RFC 7143, 11.4.7).

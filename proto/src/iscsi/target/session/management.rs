@@ -130,6 +130,9 @@ impl Session {
     pub fn clear(&mut self, unit: Option<u16>, ticket: u64) {
         let scope = unit.map_or(Scope::Nexus, |unit| Scope::Unit(Some(unit)));
         let tasks = self.tasks.select(|task| scope.covers(task.lun));
+        if !tasks.is_empty() {
+            self.stop();
+        }
         self.abort(tasks, None, false, FollowUp::Tell { ticket });
     }
 
@@ -256,6 +259,7 @@ impl Session {
                 FollowUp::Tell { ticket } => {
                     self.tell_window();
                     self.events.push_back(Event::Cleared { ticket });
+                    self.end_stopped();
                 }
                 FollowUp::LogOut { cid, itt, closes } => {
                     self.respond_logged_out(cid, itt, LogoutResponseCode::CLOSED);

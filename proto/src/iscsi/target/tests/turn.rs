@@ -90,6 +90,86 @@ fn an_ordered_command_is_a_barrier() {
     assert_eq!(pair.command().attribute, TaskAttribute::SIMPLE, "the barrier is gone");
 }
 
+/// A session that stops at a failure.
+fn stopping() -> Pair {
+    Pair::new(Parameters { stops_at_failure: true, ..parameters() })
+}
+
+/// A write that runs, a flush that waits for it, and a write behind both (docs/spec/ordered-writes.md).
+fn two_groups(pair: &mut Pair) -> TaskId {
+    const WRITE_16: u8 = 0x8A;
+    const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+    let commands = [
+        (1, WRITE_16, TaskAttribute::SIMPLE),
+        (2, SYNCHRONIZE_CACHE_16, TaskAttribute::ORDERED),
+        (3, WRITE_16, TaskAttribute::SIMPLE),
+    ];
+    for (itt, operation, attribute) in commands {
+        let (cmd_sn, mut cdb) = (pair.next_cmd_sn(), [0; 16]);
+        cdb[0] = operation;
+        let command = ScsiCommand { is_final: true, itt, cmd_sn, attribute, cdb, ..<_>::default() };
+        pair.send(command, &[]);
+    }
+    let first = pair.command().task;
+    pair.session.want_data(first, 0);
+    assert!(pair.session.poll_event().is_none());
+    first
+}
+
+fn fail(pair: &mut Pair, task: TaskId) {
+    let (status, data, sense) =
+        (Status::CheckCondition, Pieces::new(), Bytes::from_static(&[0x70]));
+    pair.session.complete(task, Reply { status, data, sense });
+}
+
+#[test]
+fn nothing_begins_behind_a_failed_write_of_a_session_that_stops() {
+    let mut pair = stopping();
+    let first = two_groups(&mut pair);
+    fail(&mut pair, first);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Stopped))));
+    let response: ScsiResponse = pair.one();
+    assert_eq!(
+        (response.itt, response.status),
+        (1, Status::CheckCondition as u8),
+        "it is told why"
+    );
+    let cmd_sn = pair.next_cmd_sn();
+    pair.send(ScsiCommand { is_final: true, itt: 4, cmd_sn, ..<_>::default() }, &[]);
+    assert!(pair.session.poll_event().is_none(), "what comes later is not taken");
+
+    let mut pair = Pair::new(parameters());
+    let first = two_groups(&mut pair);
+    fail(&mut pair, first);
+    assert_eq!(pair.command().attribute, TaskAttribute::ORDERED, "others go on");
+}
+
+#[test]
+fn nothing_begins_behind_a_write_that_another_session_has_ended() {
+    let mut pair = stopping();
+    let first = two_groups(&mut pair);
+    pair.session.clear(Some(0), 7);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Abort(task)) if task == first));
+    assert!(pair.session.poll_event().is_none());
+    pair.reply(first, 0);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 7 })));
+    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Stopped))));
+    assert!(pair.session.poll_event().is_none());
+}
+
+/// A failed read says nothing of what was written, and commands that only ask are refused every day.
+#[test]
+fn session_that_stops_goes_on_after_other_failures() {
+    let mut pair = stopping();
+    pair.read(1, 0);
+    let task = pair.command().task;
+    pair.session.want_data(task, 0);
+    fail(&mut pair, task);
+    assert!(pair.session.poll_event().is_none());
+    pair.read(2, 0);
+    pair.command();
+}
+
 /// What comes before its turn is kept only while it is small: on one connection nothing does.
 #[test]
 fn large_data_before_their_turn_are_as_if_they_had_never_come() {

@@ -15,6 +15,14 @@ const SENT_MAX: usize = 4096;
 /// Groups under way.
 const GROUPS_MAX: usize = 64;
 
+/// The same where the store keeps their order: 256 of them in a round trip of 75 ms are 3,400 in a second.
+const ORDERED_MAX: usize = 256;
+
+/// The most changes of a group that is handed over whole, and the most bytes: it is repeated as a whole, and nothing behind
+/// it ends before it. Larger ones lose little by a round trip.
+const WHOLE_CHANGES_MAX: usize = 64;
+const WHOLE_BYTES_MAX: u64 = 1 << 20;
+
 type Requests = VecDeque<(Span, Sending)>;
 
 impl Sending {
@@ -38,27 +46,43 @@ struct Sent {
     running: usize,
     /// It is one request, which makes itself durable.
     is_single: bool,
+    /// It is handed over whole, and bytes of its writes.
+    whole: Option<u64>,
     /// A flush that covers it is under way.
     is_flushing: bool,
     is_durable: bool,
 }
 
 impl Sent {
-    const fn new(number: u64, left: Requests, is_single: bool) -> Self {
-        Self { number, left, running: 0, is_single, is_flushing: false, is_durable: false }
+    const fn new(number: u64, left: Requests, is_single: bool, whole: Option<u64>) -> Self {
+        let (is_flushing, is_durable) = (false, false);
+        Self { number, left, running: 0, is_single, whole, is_flushing, is_durable }
     }
 
     /// All of it was carried out, and no flush was sent since.
     fn wants_flush(&self) -> bool {
-        self.left.is_empty() && self.running == 0 && !self.is_flushing && !self.is_durable
+        let is_plain = self.whole.is_none();
+        is_plain
+            && self.left.is_empty()
+            && self.running == 0
+            && !self.is_flushing
+            && !self.is_durable
     }
+}
+
+/// A group that is not sent yet.
+#[derive(Debug)]
+struct Blocked {
+    number: u64,
+    requests: Requests,
+    whole: Option<u64>,
 }
 
 /// Where sending is.
 #[derive(Debug)]
 pub(super) struct Drain {
     /// A group that shares bytes with what would be sent again after a crash.
-    blocked: Option<(u64, Requests)>,
+    blocked: Option<Blocked>,
     /// In order.
     groups: VecDeque<Sent>,
     /// Requests under way, with their groups and how many bytes of writes they have.
@@ -95,15 +119,28 @@ impl Drain {
 
     /// The last group that was begun.
     pub(super) fn begun(&self) -> u64 {
-        let blocked = self.blocked.as_ref().map(|(group, _)| *group);
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.number);
         blocked.or_else(|| self.groups.back().map(|sent| sent.number)).unwrap_or(self.group)
     }
 
     /// All of the groups before is on its way, so that the next one may be begun.
     pub(super) fn wants_next(&self) -> bool {
+        let last = self.groups.back();
+        let most =
+            if last.is_some_and(|sent| sent.whole.is_some()) { ORDERED_MAX } else { GROUPS_MAX };
         self.blocked.is_none()
-            && self.groups.len() < GROUPS_MAX
-            && self.groups.back().is_none_or(|sent| sent.left.is_empty())
+            && self.groups.len() < most
+            && last.is_none_or(|sent| sent.left.is_empty())
+    }
+
+    /// Whether a group may be begun now: those handed over whole keep their order by themselves, others where no flush came
+    /// between, and neither keeps that of the other.
+    pub(super) fn may_begin(&self, is_whole: bool, is_behind_flush: bool) -> bool {
+        match self.groups.back() {
+            None => true,
+            Some(last) if last.whole.is_some() => is_whole,
+            Some(_) => !is_whole && !is_behind_flush,
+        }
     }
 
     /// Nothing more is sent before a superblock says what is durable at the store.
@@ -112,8 +149,9 @@ impl Drain {
     }
 
     /// Sends a group, once nothing of it can be set back by sending the ones before it again.
-    pub(super) fn begin(&mut self, group: u64, requests: Vec<(Span, Sending)>) {
-        self.blocked = Some((group, requests.into()));
+    pub(super) fn begin(&mut self, number: u64, requests: Vec<(Span, Sending)>, is_whole: bool) {
+        let whole = is_whole.then(|| bytes_of(&requests));
+        self.blocked = Some(Blocked { number, requests: requests.into(), whole });
         self.unblock();
     }
 
@@ -125,22 +163,39 @@ impl Drain {
 
     fn unblock(&mut self) {
         let sent = &self.sent;
-        let may_be_sent = |(_, requests): &mut (u64, Requests)| {
+        let may_be_sent = |Blocked { requests, .. }: &mut Blocked| {
             let is_shared = requests.iter().any(|(span, _)| sent.overlaps(*span));
             let is_many = sent.len() + requests.len() > SENT_MAX && sent.len() > 0;
             !is_shared && !is_many
         };
-        let Some((group, requests)) = self.blocked.take_if(may_be_sent) else { return };
-        requests.iter().for_each(|(span, _)| self.sent.insert(*span, group));
+        let Some(Blocked { number, requests, whole }) = self.blocked.take_if(may_be_sent) else {
+            return;
+        };
+        requests.iter().for_each(|(span, _)| self.sent.insert(*span, number));
         // Nothing makes a discard durable but a flush.
         let is_single = requests.len() == 1 && requests[0].1 != Sending::Discard;
-        self.groups.push_back(Sent::new(group, requests, is_single));
+        self.groups.push_back(Sent::new(number, requests, is_single, whole));
     }
 
     /// What is sent now, with at most so much in flight, and at least one request. A group of one request takes no flush
     /// behind it, and so one round trip.
     pub(super) fn send(&mut self, window: &DrainWindow, actions: &mut VecDeque<Action>) {
         for group in &mut self.groups {
+            if let Some(bytes) = group.whole {
+                if group.left.is_empty() {
+                    continue;
+                }
+                if self.bytes + bytes > window.bytes && !self.running.is_empty() {
+                    return;
+                }
+                let (id, changes) = (self.next_id, std::mem::take(&mut group.left).into());
+                self.next_id += 1;
+                self.running.insert(id, (group.number, bytes));
+                self.bytes += bytes;
+                group.running = 1;
+                actions.push_back(Action::DrainGroup { id, changes });
+                continue;
+            }
             let durability =
                 if group.is_single { Durability::Durable } else { Durability::Volatile };
             while let Some((span, sending)) = group.left.front() {
@@ -183,7 +238,7 @@ impl Drain {
             let at = self.groups.binary_search_by_key(&number, |group| group.number).ok()?;
             let group = &mut self.groups[at];
             group.running -= 1;
-            group.is_durable |= group.is_single;
+            group.is_durable |= group.is_single || group.whole.is_some();
         }
         let before = self.group;
         while self.groups.front().is_some_and(|group| group.is_durable)
@@ -193,4 +248,14 @@ impl Drain {
         }
         (self.group > before).then_some(self.group)
     }
+}
+
+/// Whether a group is handed over whole to a store that keeps the order.
+pub(super) fn is_small(requests: &[(Span, Sending)]) -> bool {
+    requests.len() <= WHOLE_CHANGES_MAX && bytes_of(requests) <= WHOLE_BYTES_MAX
+}
+
+fn bytes_of(requests: &[(Span, Sending)]) -> u64 {
+    let is_write = |(_, sending): &&(Span, Sending)| matches!(sending, Sending::Write(_));
+    requests.iter().filter(is_write).map(|(span, _)| span.len).sum()
 }

@@ -1,6 +1,6 @@
 //! What the machine is told, and what it says.
 
-use crate::layer::journal::overlay::Part;
+use crate::layer::journal::overlay::{Part, Sending};
 use crate::{Durability, Space, Span};
 
 /// How the machine behaves. Sizes are in bytes.
@@ -24,6 +24,8 @@ pub struct Settings {
     pub drain_bytes_max: u64,
     /// Writes side by side are sent together up to so many bytes; a group that is one write, up to a mebibyte.
     pub drain_segment: u64,
+    /// Groups are handed over whole, many at a time, to a store that keeps their order.
+    pub is_ordered: bool,
     /// Every discarded block reads as zeroes: [`Discard::reads_zeroes`](crate::Discard::reads_zeroes), and a
     /// granularity not above the block size.
     pub discard_zeroes: bool,
@@ -41,6 +43,7 @@ impl Settings {
         drain_max: 1024,
         drain_bytes_max: 96 << 20,
         drain_segment: 1 << 20,
+        is_ordered: false,
         discard_zeroes: false,
     };
 }
@@ -121,6 +124,14 @@ pub enum Action {
         /// Of this request.
         id: u64,
     },
+    /// Carry out a whole group at the store and make it durable, behind all groups that were sent before;
+    /// [`super::Journal::drained`] follows.
+    DrainGroup {
+        /// Of this request.
+        id: u64,
+        /// What it consists of; nothing overlaps.
+        changes: Vec<(Span, Sending)>,
+    },
     /// A request has ended.
     Answer {
         /// The caller's id.
@@ -142,6 +153,7 @@ impl Action {
                 | Self::DrainZero { .. }
                 | Self::DrainDiscard { .. }
                 | Self::DrainFlush { .. }
+                | Self::DrainGroup { .. }
         )
     }
 }

@@ -171,14 +171,15 @@ impl Log {
         earlier.unwrap_or_else(|| self.head())
     }
 
-    /// The group behind the one that was begun last, if it is closed and stable, and no flush came between.
-    pub(super) fn sendable(&self, begun: u64) -> Option<u64> {
+    /// The group behind the one that was begun last, if it is closed and stable, and whether a flush came between that the
+    /// store was not given.
+    pub(super) fn sendable(&self, begun: u64) -> Option<(u64, bool)> {
         let at = self.groups.partition_point(|group| group.number <= begun);
         let group = self.groups.get(at)?;
-        let may_follow = at == 0 || !self.groups[at - 1].is_flushed;
+        let is_behind_flush = at > 0 && self.groups[at - 1].is_flushed;
         let is_placed = self.groups.len() > at + 1 || self.open.changes.is_empty();
         let is_ready = group.is_closed && is_placed && group.last_seq <= self.durable_seq;
-        (may_follow && is_ready).then_some(group.number)
+        is_ready.then_some((group.number, is_behind_flush))
     }
 
     pub(super) fn has_groups(&self) -> bool {

@@ -50,7 +50,8 @@ impl JournalHarness {
             Action::DrainWrite { id, .. }
             | Action::DrainZero { id, .. }
             | Action::DrainDiscard { id, .. }
-            | Action::DrainFlush { id } => self.journal.drained(id, Ok(())),
+            | Action::DrainFlush { id }
+            | Action::DrainGroup { id, .. } => self.journal.drained(id, Ok(())),
             Action::Answer { .. } => unreachable!("it is no I/O"),
         }
         self.poll();
@@ -103,6 +104,10 @@ impl JournalHarness {
             }
             Action::DrainDiscard { span, .. } => Some(format!("discard {span}")),
             Action::DrainFlush { .. } => Some("flush".to_owned()),
+            Action::DrainGroup { changes, .. } => {
+                let spans = changes.iter().map(|(span, _)| span.to_string());
+                Some(format!("group {}", spans.collect::<Vec<_>>().join(" ")))
+            }
             _ => None,
         };
         self.held.iter().filter_map(name).collect()
@@ -514,4 +519,75 @@ fn the_tail_does_not_pass_a_frame_that_is_in_flight() {
     });
     assert_eq!(harness.frames().len(), 1, "the frame that vouches for the first");
     assert_eq!(superblock.unwrap().tail.seq, 2);
+}
+
+const ORDERED: Settings = Settings { is_ordered: true, ..SETTINGS };
+
+#[test]
+fn groups_follow_one_another_where_the_store_keeps_their_order() {
+    let mut harness = JournalHarness::new(64, ORDERED);
+    for number in 0..3 {
+        harness.write(2 * number, number * 8192, 4096, Durability::Volatile);
+        harness.flush(2 * number + 1);
+    }
+    harness.settle_disk();
+    assert_eq!(harness.sent(), ["group 0+4096", "group 8192+4096", "group 16384+4096"]);
+    harness.settle();
+    assert_eq!(harness.journal.drained_group(), harness.journal.last_group());
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
+/// It would be set back if all of them were sent again (rule 7).
+#[test]
+fn group_waits_for_one_that_it_overlaps_though_the_store_keeps_their_order() {
+    let mut harness = JournalHarness::new(64, ORDERED);
+    for (number, at) in [(0, 0), (1, 8192), (2, 0)] {
+        harness.write(2 * number, at, 4096, Durability::Volatile);
+        harness.flush(2 * number + 1);
+    }
+    harness.settle_disk();
+    assert_eq!(harness.sent(), ["group 0+4096", "group 8192+4096"]);
+    harness.settle();
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
+/// A large one is not handed over whole, and so nothing follows it before it is durable; nor does it follow.
+#[test]
+fn large_group_has_a_border_on_both_sides() {
+    let mut harness = JournalHarness::new(256, ORDERED);
+    harness.write(0, 1 << 19, 512, Durability::Volatile);
+    harness.flush(1);
+    for number in 0..65 {
+        harness.write(2 + number, number * 1024, 512, Durability::Volatile);
+    }
+    harness.flush(100);
+    harness.write(101, 1 << 18, 512, Durability::Volatile);
+    harness.flush(102);
+    harness.settle_disk();
+    assert_eq!(harness.sent(), ["group 524288+512"]);
+    let first = harness.held.pop_front().unwrap();
+    harness.done(first);
+    harness.settle_disk();
+    assert_eq!(harness.sent().len(), 65, "{:?}", harness.sent());
+    harness.settle_only(|action| matches!(action, Action::DrainWrite { .. }));
+    assert_eq!(harness.sent(), ["flush"]);
+    harness.settle_only(|action| !matches!(action, Action::DrainGroup { .. }));
+    assert_eq!(harness.sent(), ["group 262144+512"]);
+    harness.settle();
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
+#[test]
+fn group_that_fails_at_the_store_ends_sending() {
+    let mut harness = JournalHarness::new(64, ORDERED);
+    for number in 0..2 {
+        harness.write(2 * number, number * 8192, 4096, Durability::Volatile);
+        harness.flush(2 * number + 1);
+    }
+    harness.settle_disk();
+    let Some(Action::DrainGroup { id, .. }) = harness.held.pop_front() else { panic!("a group") };
+    harness.journal.drained(id, Err(()));
+    harness.journal.drained(id + 1, Ok(()));
+    assert_eq!(harness.state(), State::Broken(Cause::Store));
+    assert_eq!(harness.journal.status().unsent, 2, "both are kept");
 }

@@ -18,6 +18,12 @@ pub trait Replay: Clone {
     fn kept(self) -> Self {
         self
     }
+
+    /// Whether it is a group, which is durable once it is answered: carried out behind all those that were submitted before
+    /// it, and never once one of these has failed.
+    fn is_group(&self) -> bool {
+        false
+    }
 }
 
 /// How the machine behaves.
@@ -152,7 +158,8 @@ pub enum Over {
     /// Another writer has the volume now, or had it meanwhile.
     #[error("the volume was taken over: nothing more is written to it")]
     Fenced,
-    /// A write that was acknowledged has failed: flushes end with this, and everything once no more can be kept.
+    /// A write that was acknowledged has failed: flushes end with this, and everything once no more can be kept. So does
+    /// everything at once where it was a group, and nothing may be carried out behind it.
     #[error("an acknowledged write has failed")]
     NotWritten,
     /// A part of the program that it cannot do without has broken down.

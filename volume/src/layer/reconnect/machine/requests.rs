@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Kind;
+use super::{Kind, Replay};
 use crate::layer::range_index::RangeIndex;
 
 /// A request that has not ended.
@@ -27,6 +27,12 @@ impl<R> Request<R> {
     }
 }
 
+impl<R: Replay> Request<R> {
+    pub(super) fn is_group(&self) -> bool {
+        matches!(&self.kind, Kind::Change(change) if change.is_group())
+    }
+}
+
 /// All of them.
 ///
 /// A change waits for every earlier change to any of its bytes, answered or not: the order in which they land, and in
@@ -43,9 +49,11 @@ pub(super) struct Requests<R> {
     ready: BTreeSet<u64>,
     /// Changes that wait, but not for another.
     ready_changes: BTreeSet<u64>,
+    /// Changes that are groups.
+    groups: BTreeSet<u64>,
 }
 
-impl<R> Requests<R> {
+impl<R: Replay> Requests<R> {
     pub(super) const fn new() -> Self {
         Self {
             last_id: 0,
@@ -53,6 +61,7 @@ impl<R> Requests<R> {
             changes: RangeIndex::new(),
             ready: BTreeSet::new(),
             ready_changes: BTreeSet::new(),
+            groups: BTreeSet::new(),
         }
     }
 
@@ -76,6 +85,9 @@ impl<R> Requests<R> {
             request.behind = self.changes.overlapping(&request.range).count();
             self.changes.insert(&request.range, id);
         }
+        if request.is_group() {
+            self.groups.insert(id);
+        }
         self.all.insert(id, request);
         id
     }
@@ -97,6 +109,15 @@ impl<R> Requests<R> {
     /// Whether it waits for no other.
     pub(super) fn is_ready(&self, id: u64) -> bool {
         self.get(id).is_some_and(|request| request.behind == 0)
+    }
+
+    /// Whether the group before it, and so each before that, has ended or runs on this link; of what is no group it is.
+    pub(super) fn may_follow(&self, id: u64, link: u64) -> bool {
+        if !self.groups.contains(&id) {
+            return true;
+        }
+        let before = self.groups.range(..id).next_back().and_then(|before| self.get(*before));
+        before.is_none_or(|before| before.link == Some(link))
     }
 
     /// It runs on a link.
@@ -133,6 +154,7 @@ impl<R> Requests<R> {
     pub(super) fn remove(&mut self, id: u64) -> Option<Request<R>> {
         let request = self.all.remove(&id)?;
         self.ready.remove(&id);
+        self.groups.remove(&id);
         if request.is_change() {
             self.ready_changes.remove(&id);
             self.changes.remove(&request.range, id);
@@ -157,11 +179,24 @@ impl<R> Requests<R> {
 mod tests {
     use super::*;
 
-    fn change(requests: &mut Requests<()>, range: Range<u64>) -> u64 {
-        requests.submit(Kind::Change(()), range, 0, 0)
+    #[derive(Clone, Debug)]
+    struct Plain;
+
+    impl Replay for Plain {
+        fn part(&self, _: &Range<u64>) -> Self {
+            Self
+        }
+
+        fn replaces(&self) -> bool {
+            true
+        }
     }
 
-    fn ready(requests: &mut Requests<()>, with_changes: bool) -> Vec<u64> {
+    fn change(requests: &mut Requests<Plain>, range: Range<u64>) -> u64 {
+        requests.submit(Kind::Change(Plain), range, 0, 0)
+    }
+
+    fn ready(requests: &mut Requests<Plain>, with_changes: bool) -> Vec<u64> {
         requests.take_ready(with_changes).into_iter().collect()
     }
 

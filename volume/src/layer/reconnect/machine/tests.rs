@@ -10,7 +10,7 @@ const SETTINGS: Settings = Settings {
     salvage: Salvage::Nothing,
 };
 
-/// The name of a change stands for each of its parts. A capital is a discard.
+/// The name of a change stands for each of its parts. A capital is a discard, a digit a group.
 impl Replay for char {
     fn part(&self, _: &Range<u64>) -> Self {
         *self
@@ -18,6 +18,10 @@ impl Replay for char {
 
     fn replaces(&self) -> bool {
         !self.is_uppercase()
+    }
+
+    fn is_group(&self) -> bool {
+        self.is_ascii_digit()
     }
 }
 
@@ -132,6 +136,49 @@ fn a_restore_that_is_cut_short_begins_again() {
     assert_eq!(actions(&mut machine), [Action::Connect, restore(0, 'a'), restore(1, 'b')]);
     // An answer from the link before says nothing of this one.
     machine.restored(at(9), 0, 1, End::Done);
+    assert_eq!(actions(&mut machine), []);
+}
+
+/// A loss is found out by one after the other, while the next link is there already.
+#[test]
+fn group_runs_behind_those_before_it_on_the_same_link() {
+    let mut machine = machine();
+    let groups = ['1', '2', '3'].map(|name| change(&mut machine, 0..0, name));
+    assert!(groups.iter().all(|(_, turn)| *turn == Turn::Run(0)));
+    let [first, second, third] = groups.map(|(id, _)| id);
+    assert_eq!(machine.ended(at(0), third, 0, End::Lost), Turn::Wait);
+    machine.connected(at(0));
+    assert_eq!(
+        actions(&mut machine),
+        [Action::Connect],
+        "the first may be under way on the other link"
+    );
+    let (plain, turn) = change(&mut machine, 0..8, 'a');
+    assert_eq!((plain, turn), (third + 1, Turn::Run(1)), "what is no group waits for none");
+    assert_eq!(change(&mut machine, 0..0, '4').1, Turn::Wait);
+    assert_eq!(machine.ended(at(0), second, 0, End::Done), Turn::Wait, "what it did may be lost");
+    assert_eq!(machine.ended(at(0), first, 0, End::Lost), Turn::Run(1));
+    let run = |id| Action::Run { id, link: 1 };
+    assert_eq!(actions(&mut machine), [run(second), run(third), run(third + 2)]);
+}
+
+#[test]
+fn nothing_runs_behind_a_group_that_has_failed() {
+    let mut machine = machine();
+    let [first, second] = ['1', '2'].map(|name| change(&mut machine, 0..0, name).0);
+    assert_eq!(machine.ended(at(0), first, 0, End::Failed), Turn::Answer);
+    assert_eq!(machine.over(), Some(Over::NotWritten));
+    assert_eq!(machine.ended(at(0), second, 0, End::Lost), Turn::Over);
+    assert_eq!(change(&mut machine, 0..0, '3').1, Turn::Over);
+}
+
+/// It is durable, and a later one may be too.
+#[test]
+fn answered_group_is_not_restored() {
+    let mut machine = machine();
+    changed(&mut machine, 0..0, '1');
+    assert_eq!(machine.unflushed(), (0, 0));
+    reconnect(&mut machine);
     assert_eq!(actions(&mut machine), []);
 }
 

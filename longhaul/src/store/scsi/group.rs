@@ -1,0 +1,99 @@
+//! Groups of changes, each durable before the next begins: many are on their way to a unit that keeps their order, one at a
+//! time to others.
+
+use bytes::Bytes;
+use futures_util::stream;
+use proto::scsi::command::Command;
+use volume::{Durability, Space, Span, complete_all};
+
+use super::change::{Change, Group, within};
+use super::session::Session;
+use super::unit::{OrderedCommand, UnitError};
+use super::volume::Link;
+
+impl<S: Session> Link<S> {
+    /// Carries out a group and makes it durable, behind those that were enlisted before.
+    pub(super) async fn group(&self, group: &Group) -> Result<(), UnitError> {
+        let Some(queued) = self.lane.turn(group.id).await else {
+            // What is behind a gap belongs on the next session.
+            self.session().abandon();
+            return Err(UnitError::Lost(self.session().ended().await));
+        };
+        self.still_whole()?;
+        if !self.keeps_order() {
+            self.alone(group).await?;
+            // Nobody waits for it if this is the last.
+            let _ = queued.send(());
+            return Ok(());
+        }
+        let ended = self.unit().execute_in_order(self.commands(group), queued).await;
+        if let Err(error) = ended {
+            self.note(&error, Durability::Durable);
+            if !matches!(error, UnitError::Lost(_)) {
+                // The target ends it; nothing more is sent until that has come.
+                self.session().abandon();
+            }
+            return Err(error);
+        }
+        self.session().settle().await.map_err(UnitError::Lost)?;
+        self.still_whole()
+    }
+
+    /// Whether several groups may be on their way.
+    pub(super) fn keeps_order(&self) -> bool {
+        self.session().keeps_order() && self.shape().fast_zeroes
+    }
+
+    /// The same while no other is on its way: two round trips, and each command is tried again as usual.
+    async fn alone(&self, group: &Group) -> Result<(), UnitError> {
+        let changes = group.changes.iter().map(|change| Box::pin(self.change(change)));
+        complete_all(usize::MAX, stream::iter(changes), drop).await?;
+        self.sync().await
+    }
+
+    /// The commands of a group. The last one is ordered and makes all durable: SYNCHRONIZE CACHE, or the only write.
+    fn commands(&self, group: &Group) -> Vec<OrderedCommand> {
+        if let [Change::Write { at, data, .. }] = &group.changes[..]
+            && data.len() as u64 <= self.sizes().write
+            && self.device().mode.fua
+        {
+            let span = Span::new(*at, data.len() as u64);
+            let command = Command::write(self.blocks(span), self.shape().block_size, true);
+            return vec![OrderedCommand { command, data: data.clone(), is_ordered: true }];
+        }
+        let commands = group.changes.iter().flat_map(|change| self.commands_of(change));
+        let simple = |(command, data)| OrderedCommand { command, data, is_ordered: false };
+        let mut commands: Vec<_> = commands.map(simple).collect();
+        let flush = Command::synchronize_cache();
+        commands.push(OrderedCommand { command: flush, data: Bytes::new(), is_ordered: true });
+        commands
+    }
+
+    fn commands_of(&self, change: &Change) -> Vec<(Command, Bytes)> {
+        let block = self.shape().block_size;
+        match change {
+            Change::Write { at, data, .. } => {
+                let span = Span::new(*at, data.len() as u64);
+                let write = |piece: Span| {
+                    let command = Command::write(self.blocks(piece), block, false);
+                    (command, data.slice(within(span, piece)))
+                };
+                span.pieces(self.sizes().write).map(write).collect()
+            }
+            Change::Zero { span, space, .. } => self.write_sames(*span, *space),
+            Change::Discard(span) if !self.device().provisioning.unmap => {
+                self.write_sames(*span, Space::Release)
+            }
+            Change::Discard(span) => {
+                let unmap = |piece| {
+                    let (command, list) = Command::unmap(&[self.blocks(piece)]);
+                    (command, list.into())
+                };
+                span.pieces(self.sizes().unmap).map(unmap).collect()
+            }
+            Change::Group(group) => {
+                group.changes.iter().flat_map(|change| self.commands_of(change)).collect()
+            }
+        }
+    }
+}
