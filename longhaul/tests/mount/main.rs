@@ -7,6 +7,7 @@ mod ends;
 mod images;
 mod invited;
 mod link;
+mod memory;
 #[path = "../common/port.rs"]
 mod port;
 mod refused;
