@@ -42,8 +42,9 @@ const PATH_LOOKS: u32 = 10;
 /// ... and no more often than this.
 const PATH_EVERY: Duration = Duration::from_millis(5);
 
-/// Rates that differ by less are the same.
-const SAME: f64 = 0.95;
+/// Rates that differ by less are the same. What was read ahead before a rate was measured, or is read ahead after it, makes
+/// that of a program differ by a tenth and more from what the link carried.
+const SAME: f64 = 0.85;
 
 /// A cipher that is at work so much of its time is what limits: it shares the processors with all else.
 const CIPHER_BUSY: f64 = 0.8;
@@ -254,37 +255,20 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         for &block in &blocks {
             alone.push(self.rate(&*self.volume, verb, block, span, Duration::ZERO).await?.0);
         }
-        // What is written again while it waits is sent once; so little may wait that this is rare.
-        let memory = self.plan.settings.memory.min(span.len / 2);
-        // What is measured is the link, which holes would not cross.
-        let settings = Settings { memory, holes: false, ..self.plan.settings };
-        let pipelined =
-            Pipelined::new("the measured volume".to_owned(), Arc::clone(&self.volume), settings);
-        let top = pipelined.volume();
-        let mut through = Vec::new();
-        for &block in &blocks {
-            let lead = self.round_trip * ROUND_TRIPS_LEAD;
-            through.push(self.rate(&*top, verb, block, span, lead).await?);
-        }
-        let (writing, reading) = pipelined.chosen();
-        drop(top);
-        pipelined.close().await;
-        let chosen = match verb {
-            Verb::Read => reading,
-            Verb::Write => writing,
-        };
-        let rates = through.iter().map(|(rate, _)| *rate);
+        let (through, chosen) = self.pipelined_runs(verb, &blocks, span).await?;
+        let rates = through.iter().map(|run| run.rate);
         let best = alone.iter().copied().chain(rates).fold(1.0, f64::max);
         let steady = blocks.iter().take_while(|block| **block * 2 <= chosen.in_flight).count();
         let held = held_at_best(&through[..steady]);
+        let limit = limit_at_best(&through);
         let link = match held {
             // So little in flight comes in bursts, which have a queue each.
-            Constraint::Link(rate) if chosen.limit != Limit::RoundTrips => Some(rate),
+            Constraint::Link(rate) if limit != Limit::RoundTrips => Some(rate),
             _ => None,
         };
         let model = link.unwrap_or(best);
         let rows = blocks.iter().zip(alone).zip(through);
-        let rows = rows.map(|((&block, alone), (through, _))| {
+        let rows = rows.map(|((&block, alone), through)| {
             let stages = self.stages(verb, block, model);
             let segments = chosen.in_flight as f64 / chosen.segment as f64;
             let pipe = self.stages(verb, chosen.segment, model);
@@ -293,7 +277,7 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
                 alone: Rate { predicted: stages.throughput(block, 1.0), measured: alone },
                 pipelined: Rate {
                     predicted: pipe.throughput(chosen.segment, segments),
-                    measured: through,
+                    measured: through.rate,
                 },
             }
         });
@@ -305,8 +289,38 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
             in_flight: chosen.in_flight,
             window: chosen.window,
             ciphering: self.ciphering(verb, chosen.segment, model),
-            limited_by: self.limited_by(verb, &chosen, best, held),
+            limited_by: self.limited_by(verb, &Chosen { limit, ..chosen }, best, held),
         })
+    }
+
+    /// Measures each of these block sizes through a pipeline; what that chose last is the second answer.
+    async fn pipelined_runs(
+        &self,
+        verb: Verb,
+        blocks: &[u64],
+        span: Span,
+    ) -> Result<(Vec<PipelinedRun>, Chosen)> {
+        // What is written again while it waits is sent once; so little may wait that this is rare.
+        let memory = self.plan.settings.memory.min(span.len / 2);
+        // What is measured is the link, which holes would not cross.
+        let settings = Settings { memory, holes: false, ..self.plan.settings };
+        let pipelined =
+            Pipelined::new("the measured volume".to_owned(), Arc::clone(&self.volume), settings);
+        let chosen = || {
+            let (writing, reading) = pipelined.chosen();
+            if verb == Verb::Read { reading } else { writing }
+        };
+        let top = pipelined.volume();
+        let mut runs = Vec::new();
+        for &block in blocks {
+            let lead = self.round_trip * ROUND_TRIPS_LEAD;
+            let (rate, held) = self.rate(&*top, verb, block, span, lead).await?;
+            runs.push(PipelinedRun { rate, held, limit: chosen().limit });
+        }
+        let last = chosen();
+        drop(top);
+        pipelined.close().await;
+        Ok((runs, last))
     }
 
     /// What a request passes, if the link moves `link` bytes a second.
@@ -364,10 +378,10 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
     ) -> Result<(f64, Constraint)> {
         let mut run = Run { volume, verb, block, span, next: 0 };
         if lead > Duration::ZERO {
-            run.through(lead).await?;
+            run.through(lead, 1).await?;
         }
         let start = Instant::now();
-        let (bytes, seen) = self.watched(run.through(self.plan.time)).await;
+        let (bytes, seen) = self.watched(run.through(self.plan.time, REQUESTS_MIN)).await;
         let time = start.elapsed();
         Ok((bytes? as f64 / time.as_secs_f64(), constraint(verb.into(), &seen)))
     }
@@ -389,16 +403,39 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
     }
 }
 
+/// Requests of one size through the pipeline.
+#[derive(Clone, Copy)]
+struct PipelinedRun {
+    rate: f64,
+    /// What held it back, as the kernel saw it.
+    held: Constraint,
+    /// What limited it when it ended, as the pipeline saw it.
+    limit: Limit,
+}
+
+/// The fastest of the runs, in their order.
+fn fastest(runs: &[PipelinedRun]) -> impl DoubleEndedIterator<Item = &PipelinedRun> {
+    let best = runs.iter().map(|run| run.rate).fold(0.0, f64::max);
+    runs.iter().filter(move |run| run.rate >= SAME * best)
+}
+
 /// What held back the fastest of runs through the pipeline. Those of requests as large as all that is in flight are not
 /// among them: each fills the link for a moment, which says nothing.
-fn held_at_best(through: &[(f64, Constraint)]) -> Constraint {
-    let best = through.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
-    let best = through.iter().filter(|(rate, _)| *rate >= SAME * best).map(|(_, held)| *held);
-    best.reduce(|one, other| match (one, other) {
+fn held_at_best(runs: &[PipelinedRun]) -> Constraint {
+    let held = fastest(runs).map(|run| run.held);
+    held.reduce(|one, other| match (one, other) {
         (Constraint::Link(one), Constraint::Link(other)) => Constraint::Link(one.max(other)),
         (Constraint::Unknown, known) | (known, _) => known,
     })
     .unwrap_or(Constraint::Unknown)
+}
+
+/// What limited the last run, as the pipeline saw it. A single fast answer makes the pipeline try more for some round trips, in which it
+/// knows no limit; then a connection that an earlier run of the same rate has found full is the limit.
+fn limit_at_best(runs: &[PipelinedRun]) -> Limit {
+    let last = runs.last().map_or(Limit::Unknown, |run| run.limit);
+    let was_full = || fastest(runs).any(|run| run.limit == Limit::Connection);
+    if last == Limit::Unknown && was_full() { Limit::Connection } else { last }
 }
 
 /// A program that goes through `span` and begins again at its end.
@@ -411,12 +448,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Goes on for `time`; gives how many bytes it moved.
-    async fn through(&mut self, time: Duration) -> Result<u64> {
+    /// Goes on for `time` and at least so many requests; gives how many bytes it moved.
+    async fn through(&mut self, time: Duration, least: u64) -> Result<u64> {
         let start = Instant::now();
         let data = Bytes::from(vec![0x5a; self.block as usize]);
         let mut requests = 0;
-        while requests < REQUESTS_MIN || start.elapsed() < time {
+        while requests < least || start.elapsed() < time {
             let at = self.span.at + self.next;
             match self.verb {
                 Verb::Read => drop(self.volume.read(Span::new(at, self.block)).await?),

@@ -105,12 +105,47 @@ fn bottleneck_has_a_name() {
     assert_eq!(bench.ciphering(Verb::Write, 1 << 17, 2.5e9), Some(3));
 }
 
+/// Runs of these rates, and what the kernel and the pipeline saw of each.
+fn runs<const N: usize>(seen: [(f64, Constraint, Limit); N]) -> [PipelinedRun; N] {
+    seen.map(|(rate, held, limit)| PipelinedRun { rate, held, limit })
+}
+
 #[test]
 fn limits_of_slower_runs_do_not_count() {
     let (none, link) = (Constraint::Unknown, Constraint::Link(1e7));
-    assert_eq!(held_at_best(&[(1e6, link), (9.8e6, none)]), none);
-    assert_eq!(held_at_best(&[(1e6, none), (9.8e6, link), (1e7, none)]), link);
-    assert_eq!(held_at_best(&[]), none);
+    let held = |seen: &[(f64, Constraint)]| {
+        let run = |&(rate, held): &_| PipelinedRun { rate, held, limit: Limit::Unknown };
+        held_at_best(&seen.iter().map(run).collect::<Vec<_>>())
+    };
+    assert_eq!(held(&[(1e6, link), (9.8e6, none)]), none);
+    assert_eq!(held(&[(8e6, link), (9.8e6, none)]), none);
+    assert_eq!(held(&[(1e6, none), (9.8e6, link), (1e7, none)]), link);
+    assert_eq!(held(&[]), none);
+}
+
+#[test]
+fn full_link_is_named_beside_a_run_whose_program_found_more_read_ahead() {
+    let (none, link) = (Constraint::Unknown, Constraint::Link(1.2e6));
+    // As measured at 10 Mbit/s: what had been read ahead comes on top of what the link carried.
+    let seen = runs([
+        (1.2e6, link, Limit::Connection),
+        (1.17e6, link, Limit::Connection),
+        (1.34e6, none, Limit::Unknown),
+    ]);
+    assert_eq!(held_at_best(&seen), link);
+}
+
+#[test]
+fn pipeline_that_tries_more_at_the_end_does_not_hide_that_the_connection_was_full() {
+    let none = Constraint::Unknown;
+    let (full, growing, asked) = (Limit::Connection, Limit::Unknown, Limit::Demand);
+    let limit = |seen: [(f64, Limit); 3]| {
+        limit_at_best(&runs(seen.map(|(rate, limit)| (rate, none, limit))))
+    };
+    assert_eq!(limit([(1e6, full), (1e6, asked), (1e6, growing)]), full);
+    assert_eq!(limit([(1e5, full), (1e6, asked), (1e6, growing)]), growing, "of a slower run");
+    assert_eq!(limit([(1e6, full), (1e6, full), (1e6, asked)]), asked, "the last one knows");
+    assert_eq!(limit_at_best(&[]), growing);
 }
 
 #[test]
