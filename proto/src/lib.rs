@@ -13,6 +13,7 @@ pub mod hyperscsi;
 pub mod identity;
 pub mod iscsi;
 pub mod nbd;
+mod noise_resolver;
 pub mod reader;
 pub mod scsi;
 pub mod time;

@@ -2,15 +2,14 @@
 
 use core::fmt;
 
-use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
-use snow::resolvers::{CryptoResolver, DefaultResolver};
-use snow::types::{Cipher, Dh, Hash, Random};
+use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 use super::config::Fill;
 use super::keys::Root;
 use crate::identity::{Identity, KEY_LEN, PublicKey};
+use crate::noise_resolver::Resolver;
 
 const SETUP: &str = "Noise_XXpsk0_25519_ChaChaPoly_SHA256";
 const NEXT: &str = "Noise_KKpsk2_25519_ChaChaPoly_SHA256";
@@ -182,38 +181,6 @@ fn fresh(fill: &mut Fill) -> Zeroizing<[u8; KEY_LEN]> {
     let mut bytes = Zeroizing::new([0; KEY_LEN]);
     fill(&mut *bytes);
     bytes
-}
-
-/// The usual primitives, with randomness that is an argument.
-struct Resolver(Zeroizing<[u8; KEY_LEN]>);
-
-impl CryptoResolver for Resolver {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(SingleUse(Some(self.0.clone()))))
-    }
-
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
-    }
-
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
-    }
-}
-
-/// Gives its bytes once; a handshake draws one key, and a second use of the bytes would betray it.
-struct SingleUse(Option<Zeroizing<[u8; KEY_LEN]>>);
-
-impl Random for SingleUse {
-    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
-        let bytes = self.0.take().filter(|bytes| bytes.len() == dest.len());
-        dest.copy_from_slice(&*bytes.ok_or(snow::Error::Rng)?);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

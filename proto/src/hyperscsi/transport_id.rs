@@ -4,9 +4,8 @@
 //! `,p,0x` and sixteen digits, which the client chooses: it has as many ports as it wants to be told apart.
 
 use crate::reader::Reader;
-use crate::scsi::transport::{
-    InitiatorPort, NotATransportId, PORT_ID_MAX, Protocol, Transport, TransportId,
-};
+use crate::scsi::text_id::{self, TextId};
+use crate::scsi::transport::{InitiatorPort, NotATransportId, Protocol, Transport, TransportId};
 
 /// PROTOCOL IDENTIFIER: no specific protocol.
 pub const PROTOCOL: Protocol = Protocol::new(0x0F);
@@ -15,13 +14,8 @@ pub const PROTOCOL: Protocol = Protocol::new(0x0F);
 #[derive(Clone, Copy, Debug)]
 pub struct HyperScsi;
 
-const FORMAT: u8 = 0xC0;
-const FORMAT_DEVICE: u8 = 0x00;
-const FORMAT_PORT: u8 = 0x40;
 const SEPARATOR: &str = ",p,0x";
 const DIGITS: usize = 16;
-/// ADDITIONAL LENGTH is at least this, and a multiple of four, as that of iSCSI (SPC-4, 7.6.4.6).
-const ADDITIONAL_MIN: usize = 20;
 
 /// The initiator port of this number that belongs to the device `client`.
 #[must_use]
@@ -35,40 +29,23 @@ impl Transport for HyperScsi {
     }
 
     fn read(&self, reader: &mut Reader<'_>) -> Result<TransportId, NotATransportId> {
-        let [first, _] = reader.array()?;
-        let length = usize::from(reader.u16()?);
-        let text = reader.take(length)?;
-        let is_valid = (ADDITIONAL_MIN..=PORT_ID_MAX).contains(&length) && length.is_multiple_of(4);
-        let end = text.iter().position(|byte| *byte == 0).filter(|_| is_valid);
-        let text = text.get(..end.ok_or(NotATransportId)?).ok_or(NotATransportId)?;
-        let text = str::from_utf8(text).map_err(|_| NotATransportId)?;
-        match first & FORMAT {
-            FORMAT_DEVICE if is_name(text) => {
-                Ok(TransportId::Device { protocol: PROTOCOL, name: text.into() })
+        match text_id::read(reader, SEPARATOR)? {
+            TextId::Device(name) if is_name(name) => {
+                Ok(TransportId::Device { protocol: PROTOCOL, name: name.into() })
             }
-            FORMAT_PORT => {
-                let (name, port) = text.rsplit_once(SEPARATOR).ok_or(NotATransportId)?;
+            TextId::Port(name, port) => {
                 let is_number =
                     port.len() == DIGITS && port.bytes().all(|digit| digit.is_ascii_hexdigit());
                 let port =
                     u64::from_str_radix(port, 16).ok().filter(|_| is_number && is_name(name));
                 Ok(TransportId::Port(initiator_port(name, port.ok_or(NotATransportId)?)))
             }
-            _ => Err(NotATransportId),
+            TextId::Device(_) => Err(NotATransportId),
         }
     }
 
     fn write(&self, id: &TransportId) -> Vec<u8> {
-        let (format, text) = match id {
-            TransportId::Device { name, .. } => (FORMAT_DEVICE, name),
-            TransportId::Port(port) => (FORMAT_PORT, &port.id),
-        };
-        let length = (text.len() + 1).next_multiple_of(4).max(ADDITIONAL_MIN);
-        let mut bytes = vec![format | PROTOCOL.code(), 0];
-        bytes.extend((length as u16).to_be_bytes());
-        bytes.extend(text.bytes());
-        bytes.resize(4 + length, 0);
-        bytes
+        text_id::write(id)
     }
 
     fn device_of<'a>(&self, port: &'a InitiatorPort) -> &'a str {

@@ -2,6 +2,7 @@
 
 use super::name::{IscsiName, Isid};
 use crate::reader::Reader;
+use crate::scsi::text_id::{self, TextId};
 use crate::scsi::transport::{
     InitiatorPort, NotATransportId, Protocol, Transport, TransportId, Transports,
 };
@@ -16,12 +17,7 @@ pub struct Iscsi;
 /// iSCSI and no other protocol.
 pub const ISCSI: Transports = Transports(&[&Iscsi]);
 
-const FORMAT: u8 = 0xC0;
-const FORMAT_DEVICE: u8 = 0x00;
-const FORMAT_PORT: u8 = 0x40;
 const SEPARATOR: &str = ",i,0x";
-/// ADDITIONAL LENGTH is at least this, and a multiple of four.
-const ADDITIONAL_MIN: usize = 20;
 
 /// The initiator port of sessions with this ISID: the name of the node, `,i,0x` and the ISID.
 #[must_use]
@@ -39,39 +35,18 @@ impl Transport for Iscsi {
     }
 
     fn read(&self, reader: &mut Reader<'_>) -> Result<TransportId, NotATransportId> {
-        let [first, _] = reader.array()?;
-        let length = usize::from(reader.u16()?);
-        let text = reader.take(length)?;
-        if length < ADDITIONAL_MIN || !length.is_multiple_of(4) {
-            return Err(NotATransportId);
-        }
-        // The first NUL ends the text, whatever follows it.
-        let end = text.iter().position(|byte| *byte == 0).ok_or(NotATransportId)?;
-        let text = text.get(..end).and_then(|text| str::from_utf8(text).ok());
-        let text = text.ok_or(NotATransportId)?;
-        match first & FORMAT {
-            FORMAT_DEVICE => {
-                Ok(TransportId::Device { protocol: PROTOCOL, name: node(text)?.as_str().into() })
+        match text_id::read(reader, SEPARATOR)? {
+            TextId::Device(name) => {
+                Ok(TransportId::Device { protocol: PROTOCOL, name: node(name)?.as_str().into() })
             }
-            FORMAT_PORT => {
-                let (name, isid) = text.rsplit_once(SEPARATOR).ok_or(NotATransportId)?;
+            TextId::Port(name, isid) => {
                 Ok(TransportId::Port(initiator_port(&node(name)?, hexadecimal(isid)?)))
             }
-            _ => Err(NotATransportId),
         }
     }
 
     fn write(&self, id: &TransportId) -> Vec<u8> {
-        let (format, text) = match id {
-            TransportId::Device { name, .. } => (FORMAT_DEVICE, name),
-            TransportId::Port(port) => (FORMAT_PORT, &port.id),
-        };
-        let length = (text.len() + 1).next_multiple_of(4).max(ADDITIONAL_MIN);
-        let mut bytes = vec![format | PROTOCOL.code(), 0];
-        bytes.extend((length as u16).to_be_bytes());
-        bytes.extend(text.bytes());
-        bytes.resize(4 + length, 0);
-        bytes
+        text_id::write(id)
     }
 
     fn device_of<'a>(&self, port: &'a InitiatorPort) -> &'a str {

@@ -21,6 +21,7 @@ pub mod sanitize;
 pub mod sense;
 pub mod status;
 pub mod supported;
+pub(crate) mod text_id;
 pub mod transport;
 pub mod unit;
 pub mod writer;

@@ -2,15 +2,14 @@
 
 use std::fmt;
 
-use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
-use snow::resolvers::{CryptoResolver, DefaultResolver};
-use snow::types::{Cipher, Dh, Hash, Random};
+use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 use super::invitation::InvitationSecret;
 use super::schedule::Master;
 use crate::identity::{Identity, KEY_LEN, PublicKey};
+use crate::noise_resolver::Resolver;
 
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_SHA256";
 
@@ -138,7 +137,7 @@ impl fmt::Debug for Responding {
 
 fn builder(identity: &Identity, own: Ephemeral) -> Builder<'_> {
     let params: NoiseParams = PATTERN.parse().expect("a known pattern");
-    Builder::with_resolver(params, Box::new(Resolver(own)))
+    Builder::with_resolver(params, Box::new(Resolver(own.0)))
         .local_private_key(identity.secret())
         .and_then(|builder| builder.prologue(PROLOGUE))
         .expect("each is set once")
@@ -149,36 +148,4 @@ fn master(state: &mut HandshakeState, invitation: Option<&InvitationSecret>) -> 
     let (first, second) = state.dangerously_get_raw_split();
     let (first, second) = (Zeroizing::new(first), Zeroizing::new(second));
     Master::extract(state.get_handshake_hash(), &first, &second, invitation)
-}
-
-/// The usual primitives, with randomness that is an argument.
-struct Resolver(Ephemeral);
-
-impl CryptoResolver for Resolver {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(SingleUse(Some(self.0.0.clone()))))
-    }
-
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
-    }
-
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
-    }
-}
-
-/// Gives its bytes once; a handshake draws one key, and a second use of the bytes would betray it.
-struct SingleUse(Option<Zeroizing<[u8; KEY_LEN]>>);
-
-impl Random for SingleUse {
-    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
-        let bytes = self.0.take().filter(|bytes| bytes.len() == dest.len());
-        dest.copy_from_slice(&*bytes.ok_or(snow::Error::Rng)?);
-        Ok(())
-    }
 }
