@@ -3,9 +3,11 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::mem::{MaybeUninit, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::packet_ring::{PacketRing, set};
 use super::{Address, Batch, Losses, Mac};
@@ -236,14 +238,8 @@ const MESSAGE: libc::mmsghdr = unsafe { zeroed() };
 
 /// A socket that receives nothing until it is bound to a protocol, and neither hands over nor wants a link header.
 fn packet_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: it touches no memory of ours.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was made just now, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None)?)
 }
 
 fn address(index: u32, ether_type: u16, Mac(octets): Mac) -> libc::sockaddr_ll {
