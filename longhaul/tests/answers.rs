@@ -21,6 +21,7 @@ use proto::iscsi::initiator::Timeouts;
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
+use proto::scsi::DeviceType;
 use proto::scsi::Status;
 use proto::scsi::cdb::Parsed;
 use proto::scsi::ports::AccessState;
@@ -76,7 +77,7 @@ impl RunningTarget {
         let list = [&[0; 4][..], &page].concat();
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[4]) = (0x15, 0x10, 24);
-        let parsed = Parsed::of(&cdb);
+        let parsed = Parsed::of(&cdb, DeviceType::Disk);
         let select = Command { parsed, data: vec![list.into()], announced: 24 };
         let done = self.device.unit([0; 8]).execute(Nexus(u64::MAX), select).await;
         assert_eq!(done.status, Status::Good, "{:02x?}", done.sense);

@@ -262,7 +262,7 @@ fn test_code_is_compiled_for_tests_only() {
 fn command_blocks_are_parsed_once() {
     // The second parses the commands that EXTENDED COPY stands for; the machine of HyperSCSI knows no SCSI.
     let parsers = [
-        "proto/src/iscsi/target/session.rs",
+        "longhaul/src/front/iscsi/commands.rs",
         "longhaul/src/target/lun/disk/copy.rs",
         "longhaul/src/front/hyperscsi/tasks.rs",
     ];

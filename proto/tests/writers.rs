@@ -19,7 +19,7 @@ use proto::scsi::command::Command;
 use proto::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
 use proto::scsi::transport::Transports;
 use proto::scsi::writer::{self, Answer, NotHeld, OwnReservation, Released, Removals, Unit};
-use proto::scsi::{Cdb, Parsed};
+use proto::scsi::{Cdb, DeviceType, Parsed};
 use testing::Random;
 use testing::reconnect::{Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn};
 
@@ -383,7 +383,7 @@ impl Simulation {
         let present: Vec<_> = self.target.sessions.keys().map(|writer| nexus(*writer)).collect();
         let durable = self.target.durable;
         let device = Device { target_ports: &[1], present: &present, durable, transports: ISCSI };
-        match Parsed::of(&command.cdb).cdb.unwrap() {
+        match Parsed::of(&command.cdb, DeviceType::Disk).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => {
                 Answer::Good(self.target.reservations.report(&nexus(writer), action, &device))
             }

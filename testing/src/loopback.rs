@@ -18,7 +18,7 @@ use longhaul::target::task_management::{Function, Outcome, manage};
 use proto::client::ClientId;
 use proto::scsi::rights::Rights;
 use proto::scsi::transport::plain;
-use proto::scsi::{Parsed, Status, command, lun};
+use proto::scsi::{DeviceType, Parsed, Status, command, lun};
 use proto::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
@@ -194,7 +194,7 @@ impl Session {
     fn begin(&mut self, cx: &mut Context<'_>, request: Request) {
         match request {
             Request::Execute { lun: number, cdb, data, answer } => {
-                let parsed = Parsed::of(&cdb);
+                let parsed = Parsed::of(&cdb, DeviceType::Disk);
                 let unit = Arc::clone(self.device.unit(lun::encode(number)));
                 let out = data.len() as u64;
                 let (kind, opcode) = (parsed.traits.kind, parsed.opcode);

@@ -35,7 +35,8 @@ use bytes::Bytes;
 use super::header::{TaskAttribute, TaskFunction};
 use super::keys::Parameters;
 use super::pdu::Pieces;
-use crate::scsi::{Parsed, Status};
+use crate::scsi::Status;
+use crate::scsi::cdb::Block;
 
 pub use budget::Budget;
 pub use pending::Request;
@@ -150,8 +151,8 @@ pub struct Command {
     pub task: TaskId,
     /// The unit, as it was addressed.
     pub lun: [u8; 8],
-    /// The command block, read once.
-    pub parsed: Parsed,
+    /// The command block. What it means depends on the type of the unit.
+    pub cdb: Block,
     /// How it stands to other tasks.
     pub attribute: TaskAttribute,
     /// How much data-out the initiator announced.

@@ -12,7 +12,7 @@ pub use optical::{OpticalCdb, TrackAddress};
 pub use table::{COMMANDS, Entry, Requires};
 pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
 
-use super::device_type::DeviceTypes;
+use super::device_type::DeviceType;
 use super::reservation::{Out, ReserveInAction};
 use super::sanitize::Method;
 use super::sense::{Additional, Format};
@@ -29,32 +29,28 @@ pub struct Parsed {
     /// The command and its fields. ILLEGAL REQUEST, with the field that is wrong, for what is not in the table or sets
     /// a bit that the table does not have.
     pub cdb: Result<Cdb, Sense>,
-    /// The types of devices that have it.
-    pub types: DeviceTypes,
     /// What else is known of it.
     pub traits: Traits,
 }
 
 impl Parsed {
-    /// Reads a command block.
+    /// Reads a command block as a device of that type does: an operation code may mean another command to another.
     #[must_use]
-    pub fn of(block: &Block) -> Self {
-        let entry = Entry::find(block);
+    pub fn of(block: &Block, device: DeviceType) -> Self {
+        let entry = Entry::find(block, device);
         let cdb = entry.and_then(|entry| {
             entry.check_reserved(block)?;
             (entry.parse)(Fields(block))
         });
         let traits = entry.map_or(Traits::UNKNOWN, |entry| entry.traits(cdb.as_ref().ok()));
-        // Of a service action that is not there it is known who has the others.
-        let types = entry.map_or_else(|_| table::types_of(Fields(block).u8::<0>()), |it| it.types);
-        Self { opcode: Fields(block).u8::<0>(), cdb, types, traits }
+        Self { opcode: Fields(block).u8::<0>(), cdb, traits }
     }
 }
 
-/// What is known of a command by its codes alone, to who sends it and knows its fields.
+/// What is known of a command by its codes alone, to who sends it to a device of that type and knows its fields.
 #[must_use]
-pub fn traits_of(block: &Block) -> Traits {
-    Entry::find(block).map_or(Traits::UNKNOWN, |entry| entry.traits(None))
+pub fn traits_of(block: &Block, device: DeviceType) -> Traits {
+    Entry::find(block, device).map_or(Traits::UNKNOWN, |entry| entry.traits(None))
 }
 
 /// A command and its fields.
@@ -444,21 +440,20 @@ impl Fields<'_> {
 const FUA: u8 = 0x08;
 
 impl Entry {
-    /// The entry for a command block, and for its service action where the operation code has some.
-    fn find(block: &Block) -> Result<&'static Self, Sense> {
+    /// The entry for a command block that is sent to a device of that type, and for its service action where the
+    /// operation code has some.
+    fn find(block: &Block, device: DeviceType) -> Result<&'static Self, Sense> {
         let fields = Fields(block);
         let same_code = table::of_opcode(fields.u8::<0>());
-        let first =
-            same_code.first().ok_or(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE))?;
-        if first.action.is_none() {
+        let mut known = same_code.iter().filter(|entry| entry.types.include(device));
+        let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+        let first = known.next().ok_or(unknown)?;
+        let wanted = fields.u8::<1>() & ACTION;
+        if first.action.is_none_or(|action| action == wanted) {
             return Ok(first);
         }
-        let wanted = fields.u8::<1>() & ACTION;
         // An unknown service action is an invalid field.
-        same_code
-            .iter()
-            .find(|entry| entry.action == Some(wanted))
-            .ok_or(Sense::invalid_cdb(1, Some(4)))
+        known.find(|entry| entry.action == Some(wanted)).ok_or(Sense::invalid_cdb(1, Some(4)))
     }
 
     /// The bits the device evaluates, as REPORT SUPPORTED OPERATION CODES shows them (SPC-4, 6.35.3):

@@ -293,11 +293,12 @@ pub fn vital_pages(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scsi::DeviceType;
     use crate::scsi::cdb::{DataKind, traits_of};
 
     #[test]
     fn only_data_of_the_medium_do_not_tell_their_length() {
-        let data = |command: &Command| traits_of(&command.cdb).data;
+        let data = |command: &Command| traits_of(&command.cdb, DeviceType::Disk).data;
         let blocks = Blocks { lba: 1, count: 1 };
         for told in [
             Command::inquiry(),

@@ -50,20 +50,12 @@ pub struct DeviceTypes {
 }
 
 impl DeviceTypes {
-    /// A command of which the standards know nothing.
-    pub const NONE: Self = Self { disk: false, optical: false };
     /// SPC, and what SBC and MMC have in common.
     pub const ALL: Self = Self { disk: true, optical: true };
     /// SBC.
     pub const DISK: Self = Self { disk: true, optical: false };
     /// MMC.
     pub const OPTICAL: Self = Self { disk: false, optical: true };
-
-    /// These and those.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self { disk: self.disk || other.disk, optical: self.optical || other.optical }
-    }
 
     /// Whether devices of this type have it.
     #[must_use]

@@ -51,7 +51,7 @@ pub fn any_block(block: &Block, bits: u8) {
 
 fn any_block_of(unit: &Unit, block: &Block, bits: u8) {
     let switches = Switches::from_bits(bits);
-    let command = Parsed::of(block);
+    let command = Parsed::of(block, unit.medium().device);
     let needed = unit.data_out(&command, switches);
     assert!(needed <= 2 * TRANSFER_MAX * unit.block_size(), "{command:?} asks for {needed} bytes");
     if let Ok(cdb) = &command.cdb {

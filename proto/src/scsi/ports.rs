@@ -151,8 +151,8 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scsi::Parsed;
     use crate::scsi::command::Command;
+    use crate::scsi::{DeviceType, Parsed};
 
     #[test]
     fn every_group_is_reported_with_its_state_and_port() {
@@ -204,7 +204,7 @@ mod tests {
             (block(&[0x16]), false, false),                         // RESERVE (6)
         ];
         for (block, standby, unavailable) in rows {
-            let Parsed { cdb, traits, .. } = Parsed::of(&block);
+            let Parsed { cdb, traits, .. } = Parsed::of(&block, DeviceType::Disk);
             for (state, runs, code) in [
                 (AccessState::Optimized, true, None),
                 (AccessState::NonOptimized, true, None),

@@ -309,9 +309,6 @@ impl Unit {
 
     /// The fields of a command, unless the unit does not have it, does not take it now, or not from this client.
     fn admit(&self, command: &Parsed, switches: Switches) -> Result<Cdb, Sense> {
-        if !command.types.include(self.medium.device) {
-            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
-        }
         let (cdb, traits) = (command.cdb?, command.traits);
         self.ports.own().access.check(traits.minimum_access)?;
         switches.readiness.check(traits.required_state)?;

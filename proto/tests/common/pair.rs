@@ -20,7 +20,7 @@ use proto::iscsi::target::{
     Budget, Ending, Joining, Reply, Session, Setup, TargetRecord, TaskId, WINDOW,
 };
 use proto::iscsi::text::TEXT_MAX;
-use proto::scsi::{Cdb, Parsed, Status};
+use proto::scsi::{Cdb, DeviceType, Parsed, Status};
 use proto::time::Time;
 use testing::link::{Conditions, Direction};
 
@@ -469,15 +469,17 @@ impl Target {
         while let Some(event) = session.poll_event() {
             match event {
                 machine::Event::Command(command) => {
-                    let (_, len) = place(&command.parsed);
-                    let asked = if command.parsed.opcode == 0x8a { len as u32 } else { 0 };
+                    let parsed = Parsed::of(&command.cdb, DeviceType::Disk);
+                    let (_, len) = place(&parsed);
+                    let asked = if parsed.opcode == 0x8a { len as u32 } else { 0 };
                     if let Some(data) = session.want_data(command.task, asked) {
-                        let job = (command.task, &command.parsed, &data[..]);
+                        let job = (command.task, &parsed, &data[..]);
                         run(session, &mut self.disk, self.holds, &mut self.held, job);
                     }
                 }
                 machine::Event::Execute { command, data } => {
-                    let job = (command.task, &command.parsed, &data[..]);
+                    let parsed = Parsed::of(&command.cdb, DeviceType::Disk);
+                    let job = (command.task, &parsed, &data[..]);
                     run(session, &mut self.disk, self.holds, &mut self.held, job);
                 }
                 machine::Event::Manage { request, .. } => {

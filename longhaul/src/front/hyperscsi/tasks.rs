@@ -98,8 +98,8 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         unsent: u64,
     ) {
         let Arrival { task, lun: number, cdb, data, room, arrived } = arrival;
-        let parsed = Parsed::of(&cdb);
         let unit = Arc::clone(device.unit(lun::encode(number)));
+        let parsed = Parsed::of(&cdb, unit.device_type());
         let asked = unit.working_memory(&parsed);
         let weight = u64::from(asked.max(room.min(ANSWER_MAX))).min(self.quota.request_max());
         let (kind, opcode) = (parsed.traits.kind, parsed.opcode);

@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::iscsi::pdu::Pieces;
 use proto::iscsi::target::{self, Reply, Session, TaskId, Wanted};
-use proto::scsi::Status;
+use proto::scsi::{Parsed, Status};
 use proto::time::Time;
 use tracing::warn;
 
 use super::joining::Entry;
 use crate::log_limiter::{LogLimiter, Permit};
 use crate::target::executor::{CommandRecord, Executor, Ready};
-use crate::target::lun::{Command, Response, TargetDevice};
+use crate::target::lun::{Command, LogicalUnit, Response, TargetDevice};
 use crate::target::memory_quota::{Pools, Quota};
 
 /// Unsent output up to which more is read whatever the session holds: reading may be what frees it.
@@ -59,22 +59,37 @@ impl Commands {
         device: &TargetDevice,
         command: &target::Command,
     ) {
-        let asked = device.unit(command.lun).data_out_len(&command.parsed);
+        let unit = device.unit(command.lun);
+        let parsed = parsed(unit, command);
+        let asked = unit.data_out_len(&parsed);
         if let Some(data) = session.want_data(command.task, asked) {
-            self.execute(cx, (session, entry), device, command, data);
+            self.run(cx, (session, entry), unit, (command, parsed), data);
         }
     }
 
-    /// Runs a command, or lets it wait its turn.
+    /// Runs a command whose data came after it.
     pub(super) fn execute(
         &mut self,
         cx: &mut Context<'_>,
-        (session, entry): (&mut Session, &Entry),
+        session: (&mut Session, &Entry),
         device: &TargetDevice,
-        &target::Command { task, lun, parsed, announced, room, .. }: &target::Command,
+        command: &target::Command,
         data: Vec<Bytes>,
     ) {
-        let unit = Arc::clone(device.unit(lun));
+        let unit = device.unit(command.lun);
+        self.run(cx, session, unit, (command, parsed(unit, command)), data);
+    }
+
+    /// Runs a command, or lets it wait its turn.
+    fn run(
+        &mut self,
+        cx: &mut Context<'_>,
+        (session, entry): (&mut Session, &Entry),
+        unit: &Arc<dyn LogicalUnit>,
+        (&target::Command { task, announced, room, .. }, parsed): (&target::Command, Parsed),
+        data: Vec<Bytes>,
+    ) {
+        let unit = Arc::clone(unit);
         let weight = self.weight(unit.working_memory(&parsed), room);
         let out = data.iter().map(|piece| piece.len() as u64).sum();
         let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
@@ -225,6 +240,11 @@ impl Commands {
     pub(super) async fn drain(&mut self) {
         self.executor.drain().await;
     }
+}
+
+/// The command as its unit reads it.
+fn parsed(unit: &Arc<dyn LogicalUnit>, command: &target::Command) -> Parsed {
+    Parsed::of(&command.cdb, unit.device_type())
 }
 
 fn report_slow(

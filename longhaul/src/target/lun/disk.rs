@@ -28,7 +28,7 @@ use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::optical::events::MediaEvents;
 use proto::scsi::unit::{Medium, Unit};
-use proto::scsi::{Blocks, Capacity, Cdb, Parsed};
+use proto::scsi::{Blocks, Capacity, Cdb, DeviceType, Parsed};
 use volume::layer::range_lock::RangeLock;
 use volume::{CryptoErase, Volume};
 
@@ -234,6 +234,10 @@ impl Disk {
 }
 
 impl LogicalUnit for Disk {
+    fn device_type(&self) -> DeviceType {
+        self.core.unit.medium().device
+    }
+
     fn data_out_len(&self, command: &Parsed) -> u32 {
         self.core.unit.data_out(command, self.core.switches())
     }

@@ -16,7 +16,7 @@ pub use target::TargetDevice;
 use bytes::Bytes;
 use proto::scsi::reservation::NexusId;
 use proto::scsi::sense::Additional;
-use proto::scsi::{Parsed, Status};
+use proto::scsi::{DeviceType, Parsed, Status};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -79,6 +79,9 @@ pub struct Response {
 
 /// A device that executes command blocks (a logical unit of SAM-5).
 pub trait LogicalUnit: Send + Sync {
+    /// What it is, which says what its command blocks mean.
+    fn device_type(&self) -> DeviceType;
+
     /// How many bytes of data-out this command needs before it can run: the transport fetches at most
     /// that, and less if the initiator announced less. Zero for a command that will be refused.
     fn data_out_len(&self, command: &Parsed) -> u32;

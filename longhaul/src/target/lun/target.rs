@@ -9,7 +9,7 @@ use proto::scsi::ports::Ports;
 use proto::scsi::rights::Access;
 use proto::scsi::sense::{Additional, Format};
 use proto::scsi::unit;
-use proto::scsi::{Parsed, Sense, Status, lun};
+use proto::scsi::{DeviceType, Parsed, Sense, Status, lun};
 use volume::Volume;
 
 use super::disk::{Disk, Options};
@@ -195,6 +195,11 @@ impl Absent {
 }
 
 impl LogicalUnit for Absent {
+    /// Of those that it answers, commands mean the same to every device.
+    fn device_type(&self) -> DeviceType {
+        DeviceType::Disk
+    }
+
     fn data_out_len(&self, _command: &Parsed) -> u32 {
         0
     }
@@ -246,7 +251,11 @@ mod tests {
     }
 
     fn run(unit: &Arc<dyn LogicalUnit>, command: command::Command) -> Response {
-        let command = Command { parsed: Parsed::of(&command.cdb), data: Vec::new(), announced: 0 };
+        let command = Command {
+            parsed: Parsed::of(&command.cdb, DeviceType::Disk),
+            data: Vec::new(),
+            announced: 0,
+        };
         unit.execute(Nexus(1), command).now_or_never().unwrap()
     }
 
@@ -284,7 +293,8 @@ mod tests {
 
     fn sense(unit: &Arc<dyn LogicalUnit>, command: command::Command, data: Vec<Bytes>) -> Sense {
         let announced = data.iter().map(Bytes::len).sum::<usize>() as u32;
-        let command = Command { parsed: Parsed::of(&command.cdb), data, announced };
+        let command =
+            Command { parsed: Parsed::of(&command.cdb, DeviceType::Disk), data, announced };
         let response = unit.execute(Nexus(1), command).now_or_never().unwrap();
         Sense::parse(&response.sense).unwrap_or(Sense::new(Key::NoSense, Additional::NONE))
     }

@@ -11,7 +11,7 @@ use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
 use crate::scsi::cdb::{self, DataKind, Pace};
-use crate::scsi::{Sense, Status, lun};
+use crate::scsi::{DeviceType, Sense, Status, lun};
 
 /// A command in flight.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl<T> Task<T> {
         let Command { lun, cdb, transfer, is_ordered } = command;
         let attribute = if is_ordered { TaskAttribute::ORDERED } else { TaskAttribute::SIMPLE };
         let (weight, exp_stat_sn) = (weight(&transfer), connection.exp_stat_sn);
-        let (traits, operation) = (cdb::traits_of(&cdb), cdb[0]);
+        let (traits, operation) = (cdb::traits_of(&cdb, DeviceType::Disk), cdb[0]);
         let (pace, span) = (traits.pace, connection.progress.sent(traits.pace));
         connection.outstanding += weight;
         let header = ScsiCommand {

@@ -188,7 +188,7 @@ impl Simulation {
         while let Some(event) = self.session.poll_event() {
             match event {
                 Event::Command(command) => {
-                    let asked = u32::from(command.parsed.opcode) * 512;
+                    let asked = u32::from(command.cdb[0]) * 512;
                     if let Some(data) = self.session.want_data(command.task, asked) {
                         self.run(command.task, &data);
                     }

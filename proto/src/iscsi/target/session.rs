@@ -31,7 +31,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::{Flaw, Frame, Outbox, Pdu};
 use crate::iscsi::window::{CommandWindow, Serial};
-use crate::scsi::{Parsed, lun};
+use crate::scsi::lun;
 use crate::time::Time;
 
 /// What a session without a connection waits for: another one, which its front waits for in bounded time.
@@ -325,7 +325,7 @@ impl Session {
             read: command.read,
             write: command.write,
             expected: command.expected_len,
-            parsed: Parsed::of(&command.cdb),
+            cdb: command.cdb,
             attribute: command.attribute,
             inbound,
             state,

@@ -3,7 +3,7 @@
 use super::Command;
 use super::inbound::{Fault, Inbound};
 use crate::iscsi::header::TaskAttribute;
-use crate::scsi::Parsed;
+use crate::scsi::cdb::Block;
 
 /// Names a task between machine and front; never the same for two tasks of a session that could be
 /// taken for each other, while initiators use their tags again.
@@ -46,7 +46,7 @@ pub(super) struct Task {
     pub(super) write: bool,
     /// The expected data transfer length.
     pub(super) expected: u32,
-    pub(super) parsed: Parsed,
+    pub(super) cdb: Block,
     pub(super) attribute: TaskAttribute,
     pub(super) inbound: Inbound,
     pub(super) state: State,
@@ -58,7 +58,7 @@ impl Task {
         Command {
             task,
             lun: self.lun_field.to_be_bytes(),
-            parsed: self.parsed,
+            cdb: self.cdb,
             attribute: self.attribute,
             announced: if self.write { self.expected } else { 0 },
             room: if self.read { self.expected } else { 0 },

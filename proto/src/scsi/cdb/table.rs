@@ -564,11 +564,6 @@ pub(super) fn of_opcode(opcode: u8) -> &'static [Entry] {
     COMMANDS.get(usize::from(from)..usize::from(to)).unwrap_or_default()
 }
 
-/// The types of devices that have a command of an operation code.
-pub(super) fn types_of(opcode: u8) -> Types {
-    of_opcode(opcode).iter().fold(Types::NONE, |types, entry| types.and(entry.types))
-}
-
 const IMMEDIATE: u8 = 0x02;
 /// IMMED, and the obsolete SYNC_NV, which is ignored.
 const SYNCHRONIZE: u8 = 0x06;

@@ -16,6 +16,12 @@ fn filled(entry: &Entry, fill: Block) -> Block {
     block
 }
 
+/// A type of device that has a command.
+fn owner(entry: &Entry) -> DeviceType {
+    let types = [DeviceType::Disk, DeviceType::Optical];
+    types.into_iter().find(|device| entry.types.include(*device)).expect("a device has it")
+}
+
 fn any_entry() -> impl Strategy<Value = &'static Entry> {
     proptest::sample::select(COMMANDS.iter().collect::<Vec<_>>())
 }
@@ -23,10 +29,10 @@ fn any_entry() -> impl Strategy<Value = &'static Entry> {
 proptest! {
     #[test]
     fn no_block_does_harm(block: Block, opcode in any_entry()) {
-        let _ = Parsed::of(&block).cdb.map(|cdb| cdb.data_out(512));
+        let _ = Parsed::of(&block, DeviceType::Disk).cdb.map(|cdb| cdb.data_out(512));
         let mut known = block;
         known[0] = opcode.opcode;
-        let _ = Parsed::of(&known).cdb.map(|cdb| cdb.data_out(u32::MAX));
+        let _ = Parsed::of(&known, owner(opcode)).cdb.map(|cdb| cdb.data_out(u32::MAX));
     }
 
     #[test]
@@ -35,7 +41,7 @@ proptest! {
         prop_assume!(!(at == 1 && entry.action.is_some() && bit < 5));
         let mut block = filled(entry, fill);
         block[at] |= 1 << bit;
-        let sense = Parsed::of(&block).cdb.unwrap_err();
+        let sense = Parsed::of(&block, owner(entry)).cdb.unwrap_err();
         prop_assert_eq!(sense, Sense::invalid_cdb(at as u16, Some(bit)));
     }
 
@@ -53,14 +59,14 @@ proptest! {
         if entry.opcode == 0x83 {
             fill[10..13].fill(0); // Likewise.
         }
-        prop_assert!(Parsed::of(&filled(entry, fill)).cdb.is_ok());
+        prop_assert!(Parsed::of(&filled(entry, fill), owner(entry)).cdb.is_ok());
     }
 
     #[test]
     fn command_blocks_are_read_as_the_initiator_builds_them(lba in prop_oneof![any::<u64>(), 0..=u64::from(u32::MAX)], count in 1u32..65_536, fua: bool) {
         let blocks = Blocks { lba, count };
         let access = |durable| Access { blocks, durable, count_at: 10 };
-        let parse = |command: Command| Parsed::of(&command.cdb).cdb.unwrap();
+        let parse = |command: Command| Parsed::of(&command.cdb, DeviceType::Disk).cdb.unwrap();
         prop_assert_eq!(parse(Command::read(blocks, 512)), Cdb::Read(access(false)));
         prop_assert_eq!(parse(Command::write(blocks, 512, fua)), Cdb::Write(access(fua)));
         let access = |durable| Access { blocks, durable, count_at: 7 };
@@ -85,21 +91,24 @@ fn the_table_names_each_command_once() {
     let mut seen = std::collections::HashSet::new();
     for entry in COMMANDS {
         assert!(seen.insert((entry.opcode, entry.action)), "{:02X} twice", entry.opcode);
-        let found = Entry::find(&filled(entry, [0; 16])).unwrap();
+        let found = Entry::find(&filled(entry, [0; 16]), owner(entry)).unwrap();
         assert!(std::ptr::eq(found, entry), "{:02X} is hidden by another", entry.opcode);
     }
     for opcode in 0..=u8::MAX {
-        let known = COMMANDS.iter().any(|entry| entry.opcode == opcode);
         let mut block = [0; 16];
         block[0] = opcode;
         let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
-        assert_eq!(Parsed::of(&block).cdb == Err(unknown), !known, "{opcode:02X}");
+        for device in [DeviceType::Disk, DeviceType::Optical] {
+            let has = |entry: &Entry| entry.opcode == opcode && entry.types.include(device);
+            let known = COMMANDS.iter().any(has);
+            assert_eq!(Parsed::of(&block, device).cdb == Err(unknown), !known, "{opcode:02X}");
+        }
     }
 }
 
 #[test]
 fn commands_without_lba_agree_with_the_initiator() {
-    let parse = |command: Command| Parsed::of(&command.cdb).cdb.unwrap();
+    let parse = |command: Command| Parsed::of(&command.cdb, DeviceType::Disk).cdb.unwrap();
     assert_eq!(parse(Command::test_unit_ready()), Cdb::TestUnitReady);
     let standard = Cdb::Inquiry { vital: false, page: 0, allocation: 252 };
     assert_eq!(parse(Command::inquiry()), standard);
@@ -164,13 +173,13 @@ fn data_that_end_on_the_medium_are_those_of_write_and_write_same() {
         (0xC0, 0, DataKind::Medium),
     ] {
         (block[0], block[1]) = (code, action);
-        assert_eq!(traits_of(&block).data, data, "{code:#04x}");
+        assert_eq!(traits_of(&block, DeviceType::Disk).data, data, "{code:#04x}");
     }
 }
 
 #[test]
 fn six_bytes_count_from_one_to_256() {
-    let read = |block| match Parsed::of(&block).cdb {
+    let read = |block| match Parsed::of(&block, DeviceType::Disk).cdb {
         Ok(Cdb::Read(access)) => access.blocks,
         other => panic!("{other:?}"),
     };
@@ -186,15 +195,15 @@ fn naca_and_protection_are_refused() {
     let mut block = [0; 16];
     block[0] = 0x88;
     block[15] = 0x04;
-    assert_eq!(Parsed::of(&block).cdb, Err(Sense::invalid_cdb(15, Some(2))));
+    assert_eq!(Parsed::of(&block, DeviceType::Disk).cdb, Err(Sense::invalid_cdb(15, Some(2))));
     block[15] = 0;
     block[1] = 0x20;
-    assert_eq!(Parsed::of(&block).cdb, Err(Sense::invalid_cdb(1, Some(5))));
+    assert_eq!(Parsed::of(&block, DeviceType::Disk).cdb, Err(Sense::invalid_cdb(1, Some(5))));
 }
 
 #[test]
 fn padding_behind_a_short_block_is_not_looked_at() {
     let mut block = [0; 16];
     block[12] = 0xFF;
-    assert_eq!(Parsed::of(&block).cdb, Ok(Cdb::TestUnitReady));
+    assert_eq!(Parsed::of(&block, DeviceType::Disk).cdb, Ok(Cdb::TestUnitReady));
 }

@@ -36,7 +36,7 @@ fn unit(medium: Medium) -> Unit {
 }
 
 fn run(unit: &Unit, block: [u8; 16]) -> Result<Step, Sense> {
-    unit.plan(&Parsed::of(&block), unit.defaults())
+    unit.plan(&Parsed::of(&block, DeviceType::Disk), unit.defaults())
 }
 
 fn reply(unit: &Unit, command: Command) -> Vec<u8> {
@@ -188,12 +188,13 @@ fn write_protection_is_felt_by_every_write() {
         (unit(medium()), soft, Additional::SOFTWARE_WRITE_PROTECTED),
     ] {
         for opcode in [0x0A, 0x2A, 0xAA, 0x8A, 0x2E, 0xAE, 0x8E, 0x41, 0x93, 0x42, 0x89, 0x8B] {
-            let cdb = Parsed::of(&block(&[opcode]));
+            let cdb = Parsed::of(&block(&[opcode]), DeviceType::Disk);
             let expected = Err(Sense::new(Key::DataProtect, code));
             assert_eq!(unit.plan(&cdb, switches), expected, "{opcode:02X}");
             assert_eq!(unit.data_out(&cdb, switches), 0);
         }
-        let read = Parsed::of(&Command::read(Blocks { lba: 0, count: 1 }, 512).cdb);
+        let read =
+            Parsed::of(&Command::read(Blocks { lba: 0, count: 1 }, 512).cdb, DeviceType::Disk);
         assert!(unit.plan(&read, switches).is_ok());
     }
 }
@@ -205,7 +206,7 @@ fn a_switched_off_cache_makes_every_write_stable() {
     for (fua, write_cache, durable) in
         [(false, true, false), (true, true, true), (false, false, true), (true, false, true)]
     {
-        let cdb = Parsed::of(&Command::write(blocks, 512, fua).cdb);
+        let cdb = Parsed::of(&Command::write(blocks, 512, fua).cdb, DeviceType::Disk);
         let switches = Switches { write_cache, ..Switches::default() };
         assert_eq!(
             unit.plan(&cdb, switches),
@@ -218,7 +219,7 @@ fn a_switched_off_cache_makes_every_write_stable() {
 fn a_unit_without_a_medium_answers_questions_only() {
     let unit = unit(medium());
     let ejected = Switches { readiness: Readiness::NoMedium, ..unit.defaults() };
-    let plan = |bytes: &[u8]| unit.plan(&Parsed::of(&block(bytes)), ejected);
+    let plan = |bytes: &[u8]| unit.plan(&Parsed::of(&block(bytes), DeviceType::Disk), ejected);
     let absent = Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT);
     for needs in [&[0x00][..], &[0x28], &[0x25], &[0x9E, 0x10], &[0x34], &[0x1B, 0, 0, 0, 1, 0]] {
         assert_eq!(plan(needs), Err(absent), "{needs:02X?}");
@@ -255,7 +256,7 @@ fn a_unit_is_as_its_port_lets_it_be() {
     ] {
         let told = run(unit, write).err().map(|sense| (sense.key, sense.additional));
         assert_eq!(told, refused.map(|code| (Key::NotReady, code)));
-        assert_eq!(unit.data_out(&Parsed::of(&write), unit.defaults()), needed);
+        assert_eq!(unit.data_out(&Parsed::of(&write, DeviceType::Disk), unit.defaults()), needed);
         let standard = Standard::parse(&reply(unit, Command::inquiry())).unwrap();
         assert_eq!((standard.qualifier(), standard.multi_port), (qualifier, true));
         let page = reply(unit, Command::vital(page::IDENTIFICATION));
@@ -281,7 +282,7 @@ fn a_fixed_unit_stops_and_starts() {
     assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 2, 0])), Err(Sense::invalid_cdb(4, Some(1))));
     assert_eq!(run(&fixed, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(DONE));
     let stopped = Switches { readiness: Readiness::Stopped, ..fixed.defaults() };
-    let plan = |bytes: &[u8]| fixed.plan(&Parsed::of(&block(bytes)), stopped);
+    let plan = |bytes: &[u8]| fixed.plan(&Parsed::of(&block(bytes), DeviceType::Disk), stopped);
     // SBC-4, 4.20.4: until it is started, neither TEST UNIT READY nor what touches blocks.
     let needed = Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED);
     for touches in
@@ -345,7 +346,8 @@ fn unmap_lists_are_checked_as_a_whole() {
 
 #[test]
 fn nothing_there_says_so() {
-    let answer = |bytes: &[u8]| absent(&Parsed::of(&block(bytes)).cdb.unwrap(), "iqn.x");
+    let answer =
+        |bytes: &[u8]| absent(&Parsed::of(&block(bytes), DeviceType::Disk).cdb.unwrap(), "iqn.x");
     let Ok(AbsentAnswer::Reply(data)) = answer(&[0x12, 0, 0, 0, 96, 0]) else {
         panic!("no INQUIRY")
     };

@@ -6,7 +6,7 @@ use super::*;
 use crate::client::ClientId;
 use crate::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
 use crate::scsi::transport::plain::{self, PLAIN};
-use crate::scsi::{Cdb, Parsed};
+use crate::scsi::{Cdb, DeviceType, Parsed};
 
 /// A unit with the reservations of our target, and the nexus that asks.
 struct TestUnit<'a> {
@@ -59,7 +59,7 @@ impl<'a> TestUnit<'a> {
             durable: self.durable,
             transports: PLAIN,
         };
-        match Parsed::of(&command.cdb).cdb.unwrap() {
+        match Parsed::of(&command.cdb, DeviceType::Disk).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => {
                 Answer::Good(unit.report(&self.nexus, action, &device))
             }

@@ -119,7 +119,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use proto::scsi::sense::Additional;
-    use proto::scsi::{Parsed, Status};
+    use proto::scsi::{DeviceType, Parsed, Status};
     use tokio::sync::Semaphore;
     use tokio::task::yield_now;
     use volume::store::hooked::{Hooked, go_on};
@@ -147,7 +147,11 @@ mod tests {
     }
 
     async fn run(disk: &Disk, nexus: Nexus, cdb: &[u8]) -> super::super::super::Response {
-        let command = Command { parsed: Parsed::of(&block(cdb)), data: vec![], announced: 0 };
+        let command = Command {
+            parsed: Parsed::of(&block(cdb), DeviceType::Disk),
+            data: vec![],
+            announced: 0,
+        };
         disk.execute(nexus, command).await
     }
 

@@ -12,7 +12,7 @@ use proto::scsi::copy::{self, List, Progress, SEGMENT_BYTES_MAX, Segment, Target
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::Step;
 use proto::scsi::unit::truncate;
-use proto::scsi::{Blocks, Parsed, Sense, command};
+use proto::scsi::{Blocks, DeviceType, Parsed, Sense, command};
 use tokio::task::yield_now;
 
 use super::super::answer::Abort;
@@ -185,7 +185,7 @@ impl CopyEnd {
         abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
         let _inside = self.handle.enter()?;
-        let (command, unit) = (Parsed::of(&cdb), &self.unit);
+        let (command, unit) = (Parsed::of(&cdb, DeviceType::Disk), &self.unit);
         unit.state.reserved.check(self.nexus, command.traits.class)?;
         // The copy reads and writes.
         let switches = unit.switches();

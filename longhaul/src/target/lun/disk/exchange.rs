@@ -130,7 +130,7 @@ mod tests {
     }
 
     async fn run_by(drive: &Disk, nexus: Nexus, cdb: &[u8]) -> Response {
-        let parsed = Parsed::of(&block(cdb));
+        let parsed = Parsed::of(&block(cdb), DeviceType::Optical);
         drive.execute(nexus, Command { parsed, data: vec![], announced: 0 }).await
     }
 
@@ -154,8 +154,14 @@ mod tests {
     #[tokio::test]
     async fn view_of_a_disc_that_is_gone_is_busy() {
         let old = drive();
-        let late = old
-            .execute(ME, Command { parsed: Parsed::of(&block(&READ)), data: vec![], announced: 0 });
+        let late = old.execute(
+            ME,
+            Command {
+                parsed: Parsed::of(&block(&READ), DeviceType::Optical),
+                data: vec![],
+                announced: 0,
+            },
+        );
         let new = old.exchange(disc(16, 2), "two".into(), false).await.unwrap();
         for cdb in [&READ, &TOC] {
             assert_eq!(run(&old, cdb).await.status, Status::Busy);

@@ -63,8 +63,8 @@ mod tests {
     use std::sync::Arc;
 
     use futures_util::FutureExt as _;
-    use proto::scsi::Parsed;
     use proto::scsi::Status;
+    use proto::scsi::{DeviceType, Parsed};
     use volume::store::blocked_writes::BlockedWrites;
     use volume::store::faulty::Faulty;
     use volume::store::memory::Memory;
@@ -129,7 +129,10 @@ mod tests {
             let data: Vec<_> =
                 (!data.is_empty()).then(|| Bytes::copy_from_slice(data)).into_iter().collect();
             let announced = data.iter().map(Bytes::len).sum::<usize>() as u32;
-            disk.execute(ME, Command { parsed: Parsed::of(&block(cdb)), data, announced })
+            disk.execute(
+                ME,
+                Command { parsed: Parsed::of(&block(cdb), DeviceType::Disk), data, announced },
+            )
         };
         let mut early = run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[7; 512]);
         assert!((&mut early).now_or_never().is_none(), "it is at the medium");
@@ -156,7 +159,11 @@ mod tests {
         let run = |cdb: &[u8]| {
             disk.execute(
                 ME,
-                Command { parsed: Parsed::of(&block(cdb)), data: vec![], announced: 0 },
+                Command {
+                    parsed: Parsed::of(&block(cdb), DeviceType::Disk),
+                    data: vec![],
+                    announced: 0,
+                },
             )
         };
         assert_eq!(run(&[0]).await.status, Status::CheckCondition, "it is told of the power on");

@@ -38,14 +38,15 @@ pub(super) fn run_block(disk: &Disk, cdb: [u8; 16], data: Vec<Bytes>) -> Respons
 /// The same, from another initiator.
 pub(super) fn run_as(disk: &Disk, nexus: Nexus, cdb: [u8; 16], data: Vec<Bytes>) -> Response {
     let announced = data::length(&data) as u32;
-    let answer = disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data, announced });
+    let answer = disk
+        .execute(nexus, Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data, announced });
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(answer)
 }
 
 fn run(disk: &Disk, request: Request, data: impl Into<Bytes>) -> Response {
     let data = data.into();
     if let Transfer::Out(len) = request.transfer {
-        assert_eq!(disk.data_out_len(&Parsed::of(&request.cdb)), len);
+        assert_eq!(disk.data_out_len(&Parsed::of(&request.cdb, DeviceType::Disk)), len);
     }
     run_block(disk, request.cdb, if data.is_empty() { Vec::new() } else { vec![data] })
 }
@@ -123,7 +124,11 @@ fn data_out_where_length_is_meaning_must_fit() {
     for (cdb, fits, count_at) in [(same, 512, 10), (compare, 1024, 13)] {
         for announced in [fits / 2, fits * 2] {
             let data = vec![Bytes::from(vec![9; announced.min(fits)])];
-            let command = Command { parsed: Parsed::of(&cdb), data, announced: announced as u32 };
+            let command = Command {
+                parsed: Parsed::of(&cdb, DeviceType::Disk),
+                data,
+                announced: announced as u32,
+            };
             let refused = disk.execute(ME, command).now_or_never().unwrap();
             assert_eq!(sense(&refused), Sense::invalid_cdb(count_at, None));
         }
@@ -183,8 +188,11 @@ async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     let medium = Arc::new(Faulty::new(SIZE, BLOCK));
     let volume = Arc::new(BlockedWrites::new(Arc::clone(&medium)));
     let disk = disk(Arc::clone(&volume), Options::default());
-    let sense =
-        Command { parsed: Parsed::of(&Request::mode_sense_10().cdb), data: vec![], announced: 0 };
+    let sense = Command {
+        parsed: Parsed::of(&Request::mode_sense_10().cdb, DeviceType::Disk),
+        data: vec![],
+        announced: 0,
+    };
     let mode = good(disk.execute(ME, sense).await);
     let compare = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
     let plain = Request::write(Blocks { lba: 0, count: 1 }, BLOCK, false).cdb;
@@ -193,7 +201,8 @@ async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     let both = Bytes::from([[0; 512], [1; 512]].concat());
     let writes = [(plain, data.clone()), (compare, both), (same, data)].map(|(cdb, data)| {
         let announced = data.len() as u32;
-        let command = Command { parsed: Parsed::of(&cdb), data: vec![data], announced };
+        let command =
+            Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data: vec![data], announced };
         let mut write = disk.execute(ME, command);
         assert!((&mut write).now_or_never().is_none());
         write
@@ -206,7 +215,11 @@ async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     good(
         disk.execute(
             ME,
-            Command { parsed: Parsed::of(&select), data: vec![list.into()], announced },
+            Command {
+                parsed: Parsed::of(&select, DeviceType::Disk),
+                data: vec![list.into()],
+                announced,
+            },
         )
         .await,
     );
@@ -236,7 +249,7 @@ fn verify_compares_as_it_is_told() {
     good(run_block(&disk, verify(3, 1), vec![Bytes::from(data[..512].to_vec())]));
     let differs = sense(&run_block(&disk, verify(3, 2), vec![Bytes::from(data[..512].to_vec())]));
     assert_eq!(differs.information, Some(5));
-    assert_eq!(disk.data_out_len(&Parsed::of(&verify(2, 1))), 0);
+    assert_eq!(disk.data_out_len(&Parsed::of(&verify(2, 1), DeviceType::Disk)), 0);
 }
 
 #[test]
@@ -271,7 +284,7 @@ fn one_block_is_written_many_times_over() {
     good(run(&disk, Request::write_same(some, BLOCK, true), vec![0; 512]));
     assert_eq!(read(&disk, 0, 4), [&one, &[0; 1024][..], &one].concat());
     let no_data = block(&[0x93, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    assert_eq!(disk.data_out_len(&Parsed::of(&no_data)), 0);
+    assert_eq!(disk.data_out_len(&Parsed::of(&no_data, DeviceType::Disk)), 0);
     good(run_block(&disk, no_data, vec![]));
     assert_eq!(read(&disk, 0, 1), [0; 512]);
 }
@@ -282,7 +295,7 @@ fn compare_and_write_writes_only_what_it_compared() {
     let (old, new) = (pattern(2, 6), pattern(2, 7));
     good(write(&disk, 1, old.clone()));
     let cdb = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
-    assert_eq!(disk.data_out_len(&Parsed::of(&cdb)), 2048);
+    assert_eq!(disk.data_out_len(&Parsed::of(&cdb, DeviceType::Disk)), 2048);
     let mut wrong = old.clone();
     wrong[513] ^= 0x80;
     let pair = |first: &[u8]| vec![Bytes::from([first, &new].concat())];
@@ -310,8 +323,12 @@ async fn count_up(disk: Arc<Disk>, nexus: Nexus, times: usize) {
     while counted < times {
         let (old, new) = ([guess; 512], [guess + 1; 512]);
         let data = vec![Bytes::from([old, new].concat())];
-        let response =
-            disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data, announced: 1024 }).await;
+        let response = disk
+            .execute(
+                nexus,
+                Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data, announced: 1024 },
+            )
+            .await;
         if response.status == Status::Good {
             counted += 1;
         }
@@ -335,7 +352,8 @@ async fn comparing_and_writing_is_one_thing_for_all_sessions() {
         session.await.unwrap();
     }
     let read = Request::read(Blocks { lba: 0, count: 1 }, BLOCK).cdb;
-    let command = Command { parsed: Parsed::of(&read), data: Vec::new(), announced: 0 };
+    let command =
+        Command { parsed: Parsed::of(&read, DeviceType::Disk), data: Vec::new(), announced: 0 };
     assert_eq!(good(disk.execute(ME, command).await), [50; 512]);
 }
 
@@ -389,8 +407,11 @@ fn each_initiator_is_told_what_happened() {
     disk.attach(ME, TestInitiator::new(1));
     disk.attach(OTHER, TestInitiator::new(2));
     let ready = |nexus| {
-        let command =
-            Command { parsed: Parsed::of(&TEST_UNIT_READY), data: Vec::new(), announced: 0 };
+        let command = Command {
+            parsed: Parsed::of(&TEST_UNIT_READY, DeviceType::Disk),
+            data: Vec::new(),
+            announced: 0,
+        };
         disk.execute(nexus, command).now_or_never().unwrap()
     };
     good(run(&disk, Request::inquiry(), Bytes::new()));
@@ -439,7 +460,7 @@ fn mode_select_is_felt_and_told() {
     assert_eq!(take(&disk).unwrap().additional, Additional::MODE_PARAMETERS_CHANGED);
     let write = Request::write(Blocks { lba: 0, count: 1 }, BLOCK, false);
     assert_eq!(
-        disk.data_out_len(&Parsed::of(&write.cdb)),
+        disk.data_out_len(&Parsed::of(&write.cdb, DeviceType::Disk)),
         0,
         "no data are fetched for what will be refused"
     );
@@ -520,7 +541,14 @@ async fn a_flush_that_fails_behind_its_answer_is_told_later() {
         disk.core.attend(|attentions| attentions.take(nexus));
     }
     let send = |nexus, cdb: &[u8]| {
-        disk.execute(nexus, Command { parsed: Parsed::of(&block(cdb)), data: vec![], announced: 0 })
+        disk.execute(
+            nexus,
+            Command {
+                parsed: Parsed::of(&block(cdb), DeviceType::Disk),
+                data: vec![],
+                announced: 0,
+            },
+        )
     };
     volume.fail(Verb::Flush, Kind::Medium);
     good(send(ME, &[0x35, 0x02]).await);
@@ -582,7 +610,7 @@ fn write_16(lba: u8) -> [u8; 16] {
 
 fn command_of(cdb: &[u8; 16], data: Vec<u8>) -> Command {
     let announced = data.len() as u32;
-    Command { parsed: Parsed::of(cdb), data: vec![Bytes::from(data)], announced }
+    Command { parsed: Parsed::of(cdb, DeviceType::Disk), data: vec![Bytes::from(data)], announced }
 }
 
 /// A transport bounds by it what all commands hold together.
@@ -602,6 +630,10 @@ fn working_memory_is_what_is_read_or_written_at_a_time() {
     ] {
         let mut block = block(&[cdb]);
         block[10..14].copy_from_slice(&blocks.to_be_bytes());
-        assert_eq!(disk.working_memory(&Parsed::of(&block)), expected, "{cdb:x}h of {blocks}");
+        assert_eq!(
+            disk.working_memory(&Parsed::of(&block, DeviceType::Disk)),
+            expected,
+            "{cdb:x}h of {blocks}"
+        );
     }
 }

@@ -46,7 +46,7 @@ impl Session {
     /// Whether nothing may be carried out any more once a command has ended so (docs/spec/ordered-writes.md).
     const fn stops_at(&self, task: &Task, status: Status) -> bool {
         let is_failure = !matches!(status, Status::Good | Status::ConditionMet);
-        self.parameters.stops_at_failure && is_failure && changes(task.parsed.opcode)
+        self.parameters.stops_at_failure && is_failure && changes(task.cdb[0])
     }
 
     fn respond(&mut self, task: &Task, mut reply: Reply) {

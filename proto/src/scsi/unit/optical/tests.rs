@@ -43,7 +43,7 @@ fn plan(unit: &Unit, bytes: &[u8]) -> Result<Step, Sense> {
 fn plan_in(unit: &Unit, bytes: &[u8], switches: Switches) -> Result<Step, Sense> {
     let mut block = [0; 16];
     block[..bytes.len()].copy_from_slice(bytes);
-    unit.plan(&Parsed::of(&block), switches)
+    unit.plan(&Parsed::of(&block, DeviceType::Optical), switches)
 }
 
 fn reply(unit: &Unit, bytes: &[u8]) -> Vec<u8> {
@@ -231,7 +231,7 @@ fn no_type_takes_a_command_of_the_other() {
         let mut block = [0; 16];
         (block[0], block[1]) = (entry.opcode, entry.action.unwrap_or(0));
         for (unit, has) in [(&disk, entry.types.disk), (&unit(CD), entry.types.optical)] {
-            let planned = unit.plan(&Parsed::of(&block), unit.defaults());
+            let planned = unit.plan(&Parsed::of(&block, unit.medium().device), unit.defaults());
             assert!(has || planned == unknown, "{entry:?}: {planned:?}");
             let asked = [0xA3, 0x0C, 3, entry.opcode, 0, entry.action.unwrap_or(0), 0, 0, 0, 64];
             let listed = reply(unit, &asked)[1] & 7 == 3;
@@ -278,7 +278,7 @@ proptest! {
         bytes[0] = COMMANDS[index].opcode;
         let unit = unit(CD);
         if let Ok(Step::Medium(MediumOp::Read(Blocks { lba, count }))) =
-            unit.plan(&Parsed::of(&bytes), Switches::from_bits(bits))
+            unit.plan(&Parsed::of(&bytes, DeviceType::Optical), Switches::from_bits(bits))
         {
             prop_assert!(lba + u64::from(count) <= CD);
         }

@@ -1,7 +1,7 @@
 use futures_util::FutureExt;
-use proto::scsi::Parsed;
 use proto::scsi::Status;
 use proto::scsi::ports::PORT;
+use proto::scsi::{DeviceType, Parsed};
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
@@ -70,9 +70,10 @@ fn copy_as(disk: &Disk, nexus: Nexus, list: Vec<u8>) -> Response {
     let announced = list.len() as u32;
     let mut cdb = block(&[0x83]);
     cdb[10..14].copy_from_slice(&announced.to_be_bytes());
-    assert_eq!(disk.data_out_len(&Parsed::of(&cdb)), announced);
+    assert_eq!(disk.data_out_len(&Parsed::of(&cdb, DeviceType::Disk)), announced);
     let data = vec![Bytes::from(list)];
-    let copied = disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data, announced });
+    let copied = disk
+        .execute(nexus, Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data, announced });
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(copied)
 }
 
@@ -114,14 +115,17 @@ fn begin_copy(disks: &[Disk]) -> Answer {
     let mut cdb = block(&[0x83]);
     cdb[10..14].copy_from_slice(&announced.to_be_bytes());
     let data = vec![Bytes::from(list)];
-    disks[0].execute(ME, Command { parsed: Parsed::of(&cdb), data, announced })
+    disks[0].execute(ME, Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data, announced })
 }
 
 fn reserve_out(disk: &Disk, nexus: Nexus, (action, kind): (u8, u8), keys: (u64, u64)) -> Answer {
     let list = [keys.0.to_be_bytes(), keys.1.to_be_bytes(), [0; 8]].concat();
     let cdb = block(&[0x5F, action, kind, 0, 0, 0, 0, 0, 24]);
     let announced = list.len() as u32;
-    disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data: vec![list.into()], announced })
+    disk.execute(
+        nexus,
+        Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data: vec![list.into()], announced },
+    )
 }
 
 /// What ends the tasks of the second disk waits for the write under way, and no other follows.
@@ -203,7 +207,7 @@ fn read_only_client_copies_nothing() {
     // Refused before its list is fetched.
     let mut cdb = block(&[0x83]);
     cdb[10..14].copy_from_slice(&108_u32.to_be_bytes());
-    assert_eq!(masked[0].data_out_len(&Parsed::of(&cdb)), 0);
+    assert_eq!(masked[0].data_out_len(&Parsed::of(&cdb, DeviceType::Disk)), 0);
     let refused = sense(&run_as(&masked[0], ME, cdb, vec![])).additional;
     assert_eq!(refused, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     assert_eq!(read(&disks[1], 0, 1), [0; 512]);
@@ -239,7 +243,11 @@ fn outcomes_that_nobody_asks_for_do_not_pile_up() {
     assert_eq!(disks[0].core.state.copies.kept().len(), KEPT_MAX);
     disks[0].detach(ME);
     assert!(disks[0].core.state.copies.kept().is_empty());
-    let nothing = Command { parsed: Parsed::of(&block(&[0x83])), data: vec![], announced: 0 };
+    let nothing = Command {
+        parsed: Parsed::of(&block(&[0x83]), DeviceType::Disk),
+        data: vec![],
+        announced: 0,
+    };
     good(disks[0].execute(OTHER, nothing).now_or_never().unwrap());
 }
 
@@ -258,7 +266,7 @@ async fn copy_to_a_unit_whose_cache_is_switched_off_is_stable() {
     let run = |disk: &Disk, cdb: [u8; 16], data: Vec<u8>| {
         let announced = data.len() as u32;
         let data = if data.is_empty() { vec![] } else { vec![Bytes::from(data)] };
-        disk.execute(ME, Command { parsed: Parsed::of(&cdb), data, announced })
+        disk.execute(ME, Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data, announced })
     };
     for disk in &disks {
         disk.attach(ME, TestInitiator::new(1));

@@ -3,8 +3,8 @@ use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use proto::scsi::Parsed;
 use proto::scsi::cdb::COMMANDS;
+use proto::scsi::{DeviceType, Parsed};
 use tokio::sync::Semaphore;
 use volume::store::memory::Memory;
 
@@ -79,7 +79,10 @@ fn send(disk: &Disk, n: u8, cdb: &[u8], data: Vec<u8>) -> super::super::super::A
     block[..cdb.len()].copy_from_slice(cdb);
     let announced = data.len() as u32;
     let data = if data.is_empty() { vec![] } else { vec![Bytes::from(data)] };
-    disk.execute(Nexus(n.into()), Command { parsed: Parsed::of(&block), data, announced })
+    disk.execute(
+        Nexus(n.into()),
+        Command { parsed: Parsed::of(&block, DeviceType::Disk), data, announced },
+    )
 }
 
 fn run(disk: &Disk, n: u8, cdb: &[u8], data: Vec<u8>) -> Response {

@@ -1,6 +1,6 @@
 use futures_util::FutureExt as _;
-use proto::scsi::Parsed;
 use proto::scsi::Status;
+use proto::scsi::{DeviceType, Parsed};
 use tokio::sync::Semaphore;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
@@ -29,7 +29,11 @@ const FAILED: Sense = Sense::new(Key::MediumError, Additional::SANITIZE_FAILED);
 async fn send(disk: &Disk, nexus: Nexus, cdb: &[u8], data: &[u8]) -> Response {
     let data = if data.is_empty() { vec![] } else { vec![Bytes::copy_from_slice(data)] };
     let announced = data::length(&data) as u32;
-    disk.execute(nexus, Command { parsed: Parsed::of(&block(cdb)), data, announced }).await
+    disk.execute(
+        nexus,
+        Command { parsed: Parsed::of(&block(cdb), DeviceType::Disk), data, announced },
+    )
+    .await
 }
 
 async fn refused(disk: &Disk, cdb: &[u8]) -> Sense {
@@ -79,7 +83,7 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
     let early = disk.execute(
         ME,
         Command {
-            parsed: Parsed::of(&block(&WRITE)),
+            parsed: Parsed::of(&block(&WRITE), DeviceType::Disk),
             data: vec![Bytes::from(vec![7; 512])],
             announced: 512,
         },
@@ -138,7 +142,11 @@ async fn caller_that_is_cut_off_does_not_wait_for_the_end() {
     let volume = Arc::new(BlockedWrites::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options::default());
     let list = vec![Bytes::from_static(&NINES)];
-    let asked = Command { parsed: Parsed::of(&block(&OVERWRITE)), data: list, announced: 5 };
+    let asked = Command {
+        parsed: Parsed::of(&block(&OVERWRITE), DeviceType::Disk),
+        data: list,
+        announced: 5,
+    };
     let mut asked = disk.execute(ME, asked);
     assert!((&mut asked).now_or_never().is_none(), "it is not done");
     asked.abort();
@@ -214,8 +222,10 @@ async fn a_key_is_gone_when_the_command_ends_whatever_immed_says() {
         let (key, disk) = keyed(false);
         good(send(&disk, ME, &WRITE, &[7; 512]).await);
         let cdb = block(&with(CRYPTO_ERASE, flags));
-        let mut asked =
-            disk.execute(ME, Command { parsed: Parsed::of(&cdb), data: vec![], announced: 0 });
+        let mut asked = disk.execute(
+            ME,
+            Command { parsed: Parsed::of(&cdb, DeviceType::Disk), data: vec![], announced: 0 },
+        );
         assert!((&mut asked).now_or_never().is_none(), "the key is still there");
         assert_eq!(refused(&disk, &WRITE).await, IN_PROGRESS);
         key.permits.add_permits(1);
@@ -248,7 +258,7 @@ async fn command_between_two_parts_is_refused_when_a_sanitize_begins() {
     let mut cdb = [0_u8; 16];
     cdb[0] = 0x93; // WRITE SAME (16)
     cdb[10..14].copy_from_slice(&8192_u32.to_be_bytes());
-    let parsed = Parsed::of(&cdb);
+    let parsed = Parsed::of(&cdb, DeviceType::Disk);
     let mut same = disk
         .execute(OTHER, Command { parsed, data: vec![Bytes::from(vec![3; 512])], announced: 512 });
     assert!((&mut same).now_or_never().is_none(), "its first chunk is held");
@@ -273,7 +283,7 @@ async fn write_that_waits_for_a_stop_can_be_aborted() {
     let first = disk.execute(
         ME,
         Command {
-            parsed: Parsed::of(&block(&WRITE)),
+            parsed: Parsed::of(&block(&WRITE), DeviceType::Disk),
             data: vec![Bytes::from(vec![7; 512])],
             announced: 512,
         },
@@ -283,13 +293,17 @@ async fn write_that_waits_for_a_stop_can_be_aborted() {
     // STOP waits for the write that is under way; a write of another that comes now waits behind it.
     let stop = tokio::spawn(disk.execute(
         ME,
-        Command { parsed: Parsed::of(&block(&[0x1B, 0, 0, 0, 0, 0])), data: vec![], announced: 0 },
+        Command {
+            parsed: Parsed::of(&block(&[0x1B, 0, 0, 0, 0, 0]), DeviceType::Disk),
+            data: vec![],
+            announced: 0,
+        },
     ));
     yield_now().await;
     let mut late = disk.execute(
         OTHER,
         Command {
-            parsed: Parsed::of(&block(&WRITE)),
+            parsed: Parsed::of(&block(&WRITE), DeviceType::Disk),
             data: vec![Bytes::from(vec![7; 512])],
             announced: 512,
         },
