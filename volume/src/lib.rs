@@ -24,6 +24,7 @@ mod volume;
 pub mod check;
 pub mod layer;
 pub mod store;
+pub mod tape;
 
 pub use complete::complete_all;
 pub use error::{Blame, Error, Kind, Result, Verb};

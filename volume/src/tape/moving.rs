@@ -1,0 +1,163 @@
+//! Moving the head without reading data: along the ways that each record has to earlier ones.
+
+use super::format::{Header, Kind, Place, skip_target};
+use super::{Tape, TapeResult};
+
+/// Where the head came to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Where it was sent.
+    There,
+    /// At a file mark: behind it if it moved forwards, before it if backwards. So many objects are left.
+    Mark(u64),
+    /// At the end of the recorded data, likewise.
+    EndOfData(u64),
+    /// At the beginning of the tape, likewise.
+    Beginning(u64),
+}
+
+impl Tape {
+    /// Goes to the beginning.
+    pub const fn rewind(&mut self) {
+        self.at = Place::BEGINNING;
+    }
+
+    /// Goes to the end of the recorded data.
+    pub const fn go_to_end(&mut self) {
+        self.at = self.end;
+    }
+
+    /// Goes before record `object`.
+    pub async fn locate(&mut self, object: u64) -> TapeResult<Moved> {
+        if object > self.end.object {
+            self.at = self.end;
+            return Ok(Moved::EndOfData(object - self.end.object));
+        }
+        self.at = self.find(object).await?;
+        Ok(Moved::There)
+    }
+
+    /// Goes to the beginning of file `file`, which is behind as many file marks.
+    pub async fn locate_file(&mut self, file: u64) -> TapeResult<Moved> {
+        let Some(before) = file.checked_sub(1) else {
+            self.rewind();
+            return Ok(Moved::There);
+        };
+        if file > self.end.marks {
+            self.at = self.end;
+            return Ok(Moved::EndOfData(file - self.end.marks));
+        }
+        let (mark, sum) = self.find_mark(before).await?;
+        self.at = mark.after(sum);
+        Ok(Moved::There)
+    }
+
+    /// Goes over `count` blocks, at most to the next file mark.
+    pub async fn space_blocks(&mut self, count: u64) -> TapeResult<Moved> {
+        let to = self.at.object.saturating_add(count);
+        if self.at.marks < self.end.marks {
+            let (mark, sum) = self.find_mark(self.at.marks).await?;
+            if mark.place.object < to {
+                self.at = mark.after(sum);
+                return Ok(Moved::Mark(to - mark.place.object));
+            }
+        }
+        self.locate(to).await
+    }
+
+    /// The same backwards.
+    pub async fn space_blocks_back(&mut self, count: u64) -> TapeResult<Moved> {
+        let last = match self.at.marks.checked_sub(1) {
+            Some(last) => Some(self.find_mark(last).await?.0.place),
+            None => None,
+        };
+        let over = self.at.object - last.map_or(0, |mark| mark.object + 1);
+        if count <= over {
+            return self.locate(self.at.object - count).await;
+        }
+        let left = count - over;
+        match last {
+            Some(mark) => {
+                self.at = mark;
+                Ok(Moved::Mark(left))
+            }
+            None => {
+                self.rewind();
+                Ok(Moved::Beginning(left))
+            }
+        }
+    }
+
+    /// Goes behind the `count`th file mark from here.
+    pub async fn space_marks(&mut self, count: u64) -> TapeResult<Moved> {
+        let there = self.end.marks - self.at.marks;
+        let Some(last) = count.checked_sub(1) else { return Ok(Moved::There) };
+        if count > there {
+            self.at = self.end;
+            return Ok(Moved::EndOfData(count - there));
+        }
+        let (mark, sum) = self.find_mark(self.at.marks + last).await?;
+        self.at = mark.after(sum);
+        Ok(Moved::There)
+    }
+
+    /// Goes before the `count`th file mark backwards from here.
+    pub async fn space_marks_back(&mut self, count: u64) -> TapeResult<Moved> {
+        if count == 0 {
+            return Ok(Moved::There);
+        }
+        match self.at.marks.checked_sub(count) {
+            Some(mark) => {
+                self.at = self.find_mark(mark).await?.0.place;
+                Ok(Moved::There)
+            }
+            None => {
+                let left = count - self.at.marks;
+                self.rewind();
+                Ok(Moved::Beginning(left))
+            }
+        }
+    }
+
+    /// The place before record `object`, which is there, or the end.
+    pub(super) async fn find(&self, object: u64) -> TapeResult<Place> {
+        if object == self.at.object {
+            return Ok(self.at);
+        }
+        if object == self.end.object {
+            return Ok(self.end);
+        }
+        // Where the head is nearer, it is gone back from there.
+        let from = if object < self.at.object { &self.at } else { &self.end };
+        let (mut number, mut at) = (from.object - 1, from.previous);
+        loop {
+            let (header, _) = self.header(at, |found| found.place.object == number).await?;
+            if number == object {
+                return Ok(header.place);
+            }
+            let skip = skip_target(number);
+            (number, at) = match skip >= object {
+                true => (skip, header.skip),
+                false => (number - 1, header.place.previous),
+            };
+        }
+    }
+
+    /// The header of file mark `mark`, which is there, and its checksum.
+    pub(super) async fn find_mark(&self, mark: u64) -> TapeResult<(Header, u32)> {
+        let from = if mark < self.at.marks { &self.at } else { &self.end };
+        let (mut number, mut at) = (from.marks - 1, from.last_mark);
+        loop {
+            let is_mark = |found: &Header| found.kind == Kind::Mark && found.place.marks == number;
+            let (header, sum) = self.header(at, is_mark).await?;
+            if number == mark {
+                return Ok((header, sum));
+            }
+            let skip = skip_target(number);
+            (number, at) = match skip >= mark {
+                true => (skip, header.mark_skip),
+                false => (number - 1, header.place.last_mark),
+            };
+        }
+    }
+}

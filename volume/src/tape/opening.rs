@@ -1,0 +1,126 @@
+//! How a tape is opened: which label counts, and where what was written ends.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::format::{Found, Header, LABELS, Label, Place, UNIT};
+use super::writing::Ways;
+use super::{SIZE_MIN, Tape, TapeError, TapeResult};
+use crate::{Error, Span, Volume};
+
+/// Why a volume cannot be used as a tape.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It failed.
+    #[error(transparent)]
+    Volume(#[from] Error),
+    /// It is too small.
+    #[error("a tape has at least {SIZE_MIN} bytes")]
+    Small,
+    /// Its blocks are not those of tapes.
+    #[error("a tape is a volume with blocks of {UNIT} bytes")]
+    Blocks,
+    /// Something else is on it.
+    #[error("it holds something that is no tape")]
+    Foreign,
+    /// A later release has written it.
+    #[error("it is a tape of version {0}, which this release does not know")]
+    Version(u32),
+    /// Neither copy of the label can be used.
+    #[error("both labels of the tape are damaged")]
+    Damaged,
+}
+
+impl From<TapeError> for OpenError {
+    fn from(error: TapeError) -> Self {
+        match error {
+            TapeError::Volume(error) => Self::Volume(error),
+            _ => Self::Damaged,
+        }
+    }
+}
+
+impl Tape {
+    /// Opens the tape on `volume`, at its beginning. A volume of zeroes is a blank tape, whose name will be `new_id`.
+    pub async fn open(volume: Arc<dyn Volume>, new_id: u64) -> Result<Self, OpenError> {
+        let shape = volume.shape();
+        if shape.size < SIZE_MIN {
+            return Err(OpenError::Small);
+        }
+        if u64::from(shape.block_size) != UNIT {
+            return Err(OpenError::Blocks);
+        }
+        let mut copies = Vec::new();
+        for at in LABELS {
+            copies.push(Label::decode(&volume.read(Span::new(at, UNIT)).await?));
+        }
+        let label = newest(&copies, new_id)?;
+        if label.end.at > shape.size {
+            return Err(OpenError::Damaged);
+        }
+        let mut tape = Self::labelled(volume, label);
+        tape.find_end().await?;
+        Ok(tape)
+    }
+
+    fn labelled(volume: Arc<dyn Volume>, label: Label) -> Self {
+        let (ways, mark_ways) = (Ways::default(), Ways::default());
+        Self {
+            volume,
+            label,
+            at: Place::BEGINNING,
+            end: label.end,
+            unstable: 0,
+            is_writing: false,
+            ways,
+            mark_ways,
+            has_failed: false,
+        }
+    }
+
+    /// Goes on from the end that the label names over the records that were written behind it and are whole. The first
+    /// that is not, or is from an earlier run of writing, is the torn tail of the last run: nothing of it was acknowledged
+    /// as stable, or the label would name an end behind it.
+    async fn find_end(&mut self) -> TapeResult<()> {
+        while let Some(end) = self.record_behind_end().await? {
+            self.unstable += end.at - self.end.at;
+            self.end = end;
+        }
+        Ok(())
+    }
+
+    async fn record_behind_end(&self) -> TapeResult<Option<Place>> {
+        let is_next =
+            |header: &Header| header.place == self.end && header.epoch == self.label.epoch;
+        let behind = async {
+            let (header, sum) = self.header(self.end.at, is_next).await?;
+            self.data(&header, Bytes::new()).await?;
+            Ok(header.after(sum))
+        };
+        match behind.await {
+            Ok(place) => Ok(Some(place)),
+            Err(TapeError::Damaged { .. }) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+}
+
+/// The label that counts. The first copy is written before the second one, and a run of writing begins when both are
+/// stable: where one cannot be used, whatever became of it, the other one tells no less than what was acknowledged.
+fn newest(copies: &[Found], new_id: u64) -> Result<Label, OpenError> {
+    let labels = copies.iter().filter_map(|copy| match copy {
+        Found::Label(label) => Some(*label),
+        _ => None,
+    });
+    if let Some(newest) = labels.max_by_key(|label| label.sequence) {
+        return Ok(newest);
+    }
+    let find = |wanted: fn(&Found) -> bool| copies.iter().copied().find(wanted);
+    match find(|copy| matches!(copy, Found::Version(_))) {
+        Some(Found::Version(version)) => Err(OpenError::Version(version)),
+        _ if copies.iter().all(|copy| *copy == Found::Nothing) => Ok(Label::blank(new_id)),
+        _ if copies.contains(&Found::Damaged) => Err(OpenError::Damaged),
+        _ => Err(OpenError::Foreign),
+    }
+}

@@ -1,0 +1,419 @@
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+
+use super::*;
+use crate::random::Random;
+use crate::store::faulty::Faulty;
+use crate::store::memory::Memory;
+use crate::{Kind, Verb};
+
+const SIZE: u64 = SIZE_MIN;
+
+/// What a tape should hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Item {
+    Block(Vec<u8>),
+    Mark,
+}
+
+/// The answer, which stores in memory give at once.
+fn now<T>(work: impl Future<Output = T>) -> T {
+    work.now_or_never().expect("a store in memory answers at once")
+}
+
+fn open(volume: Arc<dyn Volume>) -> Tape {
+    now(Tape::open(volume, 0x1234)).unwrap_or_else(|why| panic!("{why}"))
+}
+
+fn blank() -> Tape {
+    open(Arc::new(Memory::new(SIZE, 512)))
+}
+
+fn put(tape: &mut Tape, item: &Item) -> TapeResult<()> {
+    match item {
+        Item::Block(data) => now(tape.write(&[Bytes::from(data.clone())])),
+        Item::Mark => now(tape.write_mark()),
+    }
+}
+
+/// All that is on a tape, or the first failure.
+fn contents(tape: &mut Tape) -> TapeResult<Vec<Item>> {
+    let mut items = Vec::new();
+    tape.rewind();
+    loop {
+        match now(tape.read(0))? {
+            Read::Block(data) => items.push(Item::Block(data.to_vec())),
+            Read::Mark => items.push(Item::Mark),
+            Read::EndOfData => return Ok(items),
+        }
+    }
+}
+
+fn any_item(random: &mut Random) -> Item {
+    match random.below(4) {
+        0 => Item::Mark,
+        _ => {
+            let len = random.index(2500);
+            Item::Block(random.bytes(len))
+        }
+    }
+}
+
+fn marks(items: &[Item]) -> u64 {
+    items.iter().filter(|item| **item == Item::Mark).count() as u64
+}
+
+/// Where `SPACE` over `count` blocks ends by the rules, beginning behind `from` items.
+fn space_blocks(items: &[Item], from: usize, count: usize) -> (usize, Moved) {
+    for (over, item) in items[from..].iter().take(count).enumerate() {
+        if *item == Item::Mark {
+            return (from + over + 1, Moved::Mark((count - over) as u64));
+        }
+    }
+    match (from + count).checked_sub(items.len()) {
+        Some(left @ 1..) => (items.len(), Moved::EndOfData(left as u64)),
+        _ => (from + count, Moved::There),
+    }
+}
+
+fn space_blocks_back(items: &[Item], from: usize, count: usize) -> (usize, Moved) {
+    for (over, item) in items[..from].iter().rev().take(count).enumerate() {
+        if *item == Item::Mark {
+            return (from - over - 1, Moved::Mark((count - over) as u64));
+        }
+    }
+    match count.checked_sub(from) {
+        Some(left @ 1..) => (0, Moved::Beginning(left as u64)),
+        _ => (from - count, Moved::There),
+    }
+}
+
+fn space_marks(items: &[Item], from: usize, count: usize) -> (usize, Moved) {
+    let behind = (from..items.len()).filter(|at| items[*at] == Item::Mark).map(|at| at + 1);
+    let behind: Vec<_> = behind.collect();
+    match count {
+        0 => (from, Moved::There),
+        count if count <= behind.len() => (behind[count - 1], Moved::There),
+        _ => (items.len(), Moved::EndOfData((count - behind.len()) as u64)),
+    }
+}
+
+fn space_marks_back(items: &[Item], from: usize, count: usize) -> (usize, Moved) {
+    let before: Vec<_> = (0..from).rev().filter(|at| items[*at] == Item::Mark).collect();
+    match count {
+        0 => (from, Moved::There),
+        count if count <= before.len() => (before[count - 1], Moved::There),
+        _ => (0, Moved::Beginning((count - before.len()) as u64)),
+    }
+}
+
+/// One step of a client at random, on the tape and on the list that it should be like.
+fn step(tape: &mut Tape, model: &mut Vec<Item>, random: &mut Random) {
+    let from = tape.place().object as usize;
+    let count = random.index(9);
+    let moved = match random.below(10) {
+        0..4 => {
+            let item = any_item(random);
+            put(tape, &item).unwrap();
+            model.truncate(from);
+            model.push(item);
+            None
+        }
+        4 => Some((now(tape.space_blocks(count as u64)), space_blocks(model, from, count))),
+        5 => {
+            Some((now(tape.space_blocks_back(count as u64)), space_blocks_back(model, from, count)))
+        }
+        6 => Some((now(tape.space_marks(count as u64)), space_marks(model, from, count))),
+        7 => Some((now(tape.space_marks_back(count as u64)), space_marks_back(model, from, count))),
+        8 => {
+            let to = random.index(model.len() + 1);
+            Some((now(tape.locate(to as u64)), (to, Moved::There)))
+        }
+        _ => {
+            now(tape.sync()).unwrap();
+            tape.go_to_end();
+            None
+        }
+    };
+    if let Some((moved, (to, expected))) = moved {
+        assert_eq!((moved.unwrap(), tape.place().object as usize), (expected, to));
+        assert_eq!(tape.place().marks, marks(&model[..to]));
+    }
+}
+
+#[test]
+fn tape_is_like_a_list_that_writing_ends() {
+    for seed in 0..60 {
+        let (mut random, mut model) = (Random::new(seed), Vec::new());
+        let volume: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
+        let mut tape = open(Arc::clone(&volume));
+        for _ in 0..120 {
+            step(&mut tape, &mut model, &mut random);
+            if random.below(20) == 0 {
+                // All that was written is found again, whether it was made stable or not.
+                let before = tape.place();
+                tape = open(Arc::clone(&volume));
+                assert_eq!(now(tape.locate(before.object)).unwrap(), Moved::There);
+                assert_eq!(tape.place(), before, "seed {seed}");
+            }
+        }
+        assert_eq!(contents(&mut tape).unwrap(), model, "seed {seed}");
+        assert_eq!(tape.end().marks, marks(&model));
+    }
+}
+
+/// A file is where it is found by its number.
+#[test]
+fn file_begins_behind_as_many_marks() {
+    let mut tape = blank();
+    for number in 0..20_u8 {
+        put(&mut tape, &Item::Block(vec![number; 700])).unwrap();
+        put(&mut tape, &Item::Mark).unwrap();
+    }
+    for file in [0, 19, 7, 8, 1, 16] {
+        assert_eq!(now(tape.locate_file(file)).unwrap(), Moved::There);
+        let block = Read::Block(vec![file as u8; 700].into());
+        assert_eq!(now(tape.read(700)).unwrap(), block);
+    }
+    assert_eq!(now(tape.locate_file(22)).unwrap(), Moved::EndOfData(2));
+    assert_eq!(tape.place(), tape.end());
+}
+
+/// From the last of many records any other is a few reads away.
+#[test]
+fn any_record_is_found_in_few_steps() {
+    let mut tape = blank();
+    for number in 0..1000_u32 {
+        put(&mut tape, &Item::Block(number.to_be_bytes().to_vec())).unwrap();
+    }
+    for number in [0, 1, 511, 512, 513, 767, 998] {
+        let mut steps = 0;
+        let (mut at, mut object) = (tape.end().previous, 999);
+        while object != number {
+            let (header, _) = now(tape.header(at, |_| true)).unwrap();
+            let skip = format::skip_target(object);
+            let is_skip = skip >= number;
+            at = if is_skip { header.skip } else { header.place.previous };
+            object = if is_skip { skip } else { object - 1 };
+            steps += 1;
+        }
+        assert!(steps <= 60, "{steps} steps to {number}");
+        assert_eq!(now(tape.locate(number)).unwrap(), Moved::There);
+        let expected = Bytes::from((number as u32).to_be_bytes().to_vec());
+        assert_eq!(now(tape.read(4)).unwrap(), Read::Block(expected));
+    }
+}
+
+#[test]
+fn full_tape_warns_and_keeps_room_for_marks() {
+    let mut tape = blank();
+    let block = Item::Block(vec![7; 8000]);
+    let mut warned = 0;
+    let full = loop {
+        match put(&mut tape, &block) {
+            Ok(()) => warned += u32::from(tape.is_in_early_warning()),
+            Err(why) => break why,
+        }
+    };
+    assert!(matches!(full, TapeError::Full) && warned >= 4, "{full}, {warned} in the zone");
+    let held = tape.end().object;
+    for _ in 0..MARKS_RESERVE / UNIT {
+        put(&mut tape, &Item::Mark).unwrap();
+    }
+    while put(&mut tape, &Item::Mark).is_ok() {}
+    assert!(tape.end().at <= SIZE && tape.end().marks >= MARKS_RESERVE / UNIT);
+    assert_eq!(contents(&mut tape).unwrap()[..held as usize], vec![block; held as usize]);
+}
+
+#[test]
+fn erase_ends_the_tape_at_the_head() {
+    let mut tape = blank();
+    for number in 0..9 {
+        put(&mut tape, &Item::Block(vec![number; 3])).unwrap();
+    }
+    now(tape.locate(4)).unwrap();
+    now(tape.erase()).unwrap();
+    assert_eq!(contents(&mut tape).unwrap().len(), 4);
+    let mut again = open(Arc::clone(&tape.volume));
+    assert_eq!(contents(&mut again).unwrap().len(), 4);
+}
+
+/// What may be on a tape after a crash: so many items of a list at least, in their order, and no others.
+#[derive(Clone)]
+struct Allowed {
+    items: Vec<Item>,
+    at_least: usize,
+}
+
+impl Allowed {
+    fn holds(&self, found: &[Item]) -> bool {
+        found.len() >= self.at_least && self.items.starts_with(found)
+    }
+}
+
+/// Writes at random, to a disk that fails at some change; gives what may be found there afterwards.
+fn write_until_cut(disk: &Arc<Faulty>, random: &mut Random) -> Vec<Allowed> {
+    let mut tape = open(Arc::<Faulty>::clone(disk));
+    let mut allowed = vec![Allowed { items: Vec::new(), at_least: 0 }];
+    for _ in 0..40 {
+        let current = allowed.last().cloned().unwrap();
+        match random.below(8) {
+            0 => {
+                if now(tape.sync()).is_err() {
+                    break;
+                }
+                allowed = vec![Allowed { at_least: current.items.len(), ..current }];
+                continue;
+            }
+            1 => {
+                let to = random.index(current.items.len() + 1);
+                if now(tape.locate(to as u64)).is_err() {
+                    break;
+                }
+            }
+            _ => {}
+        }
+        let (item, from) = (any_item(random), tape.place().object as usize);
+        let items = [&current.items[..from], &[item.clone()][..]].concat();
+        let next = Allowed { items, at_least: current.at_least.min(from) };
+        // Until it is acknowledged that something was overwritten, what was there may be there still.
+        if put(&mut tape, &item).is_err() {
+            allowed.push(next);
+            break;
+        }
+        allowed = vec![next];
+    }
+    allowed
+}
+
+/// The law of the format: wherever the power goes, what was made stable is found again, and nothing that was not
+/// written there.
+#[test]
+fn crash_at_any_change_loses_nothing_stable() {
+    for seed in 0..400 {
+        let disk = Arc::new(Faulty::new(SIZE, 512));
+        disk.cut_after(1 + seed % 80);
+        let mut random = Random::new(seed);
+        let allowed = write_until_cut(&disk, &mut random);
+        for crash in 0..4 {
+            let left: Arc<dyn Volume> = Arc::new(disk.crash(seed * 4 + crash));
+            let mut tape = open(Arc::clone(&left));
+            let found = contents(&mut tape).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            let is_allowed = allowed.iter().any(|allowed| allowed.holds(&found));
+            assert!(is_allowed, "seed {seed}, crash {crash}: {} items", found.len());
+            // It goes on from there, and what the crash has left behind the end does not come back.
+            put(&mut tape, &Item::Block(vec![1; 600])).unwrap();
+            let mut again = open(left);
+            let expected = [&found[..], &[Item::Block(vec![1; 600])]].concat();
+            assert_eq!(contents(&mut again).unwrap(), expected, "seed {seed}");
+        }
+    }
+}
+
+/// A flipped bit is met as damage, or makes no difference: nobody reads other data, or finds fewer of them.
+#[test]
+fn flipped_bit_is_never_silent() {
+    let (mut random, disk) = (Random::new(3), Arc::new(Faulty::new(SIZE, 512)));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    let items: Vec<_> = (0..30).map(|_| any_item(&mut random)).collect();
+    for item in &items {
+        put(&mut tape, item).unwrap();
+    }
+    now(tape.locate(25)).unwrap();
+    put(&mut tape, &Item::Mark).unwrap();
+    now(tape.sync()).unwrap();
+    let items = [&items[..25], &[Item::Mark]].concat();
+    let (end, bytes) = (tape.end().at as usize, disk.contents());
+    let mut met = 0;
+    for at in (0..end).step_by(7) {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1 << (at % 8);
+        let mut tape = open(Arc::new(Faulty::holding(bytes, 512)));
+        match contents(&mut tape) {
+            Ok(found) => assert_eq!(found, items, "byte {at}"),
+            Err(TapeError::Damaged { at: record }) => {
+                met += 1;
+                let flipped = record as usize..record as usize + Header::size(2500) as usize;
+                assert!(flipped.contains(&at), "byte {at} is blamed on {record}");
+                // Those behind it can be read all the same.
+                let behind = tape.place().object as usize;
+                assert_eq!(contents_from(&mut tape), items[behind..], "byte {at}");
+            }
+            Err(why) => panic!("byte {at}: {why}"),
+        }
+    }
+    assert!(met > 1000, "{met} were met");
+}
+
+fn contents_from(tape: &mut Tape) -> Vec<Item> {
+    let mut items = Vec::new();
+    loop {
+        match now(tape.read(4096)).unwrap() {
+            Read::Block(data) => items.push(Item::Block(data.to_vec())),
+            Read::Mark => items.push(Item::Mark),
+            Read::EndOfData => return items,
+        }
+    }
+}
+
+/// A write that a disk acknowledged and dropped is noticed by the record behind it.
+#[test]
+fn write_that_was_dropped_is_noticed() {
+    let mut tape = blank();
+    for number in 0..4 {
+        put(&mut tape, &Item::Block(vec![number; 300])).unwrap();
+    }
+    now(tape.sync()).unwrap();
+    let stale = now(tape.volume.read(Span::new(FIRST, 1024))).unwrap();
+    now(tape.locate(0)).unwrap();
+    for number in 4..8 {
+        put(&mut tape, &Item::Block(vec![number; 300])).unwrap();
+    }
+    now(tape.sync()).unwrap();
+    let volume = Arc::clone(&tape.volume);
+    now(volume.write(FIRST, stale, crate::Durability::Volatile)).unwrap();
+    let mut tape = open(volume);
+    let error = contents(&mut tape).unwrap_err();
+    assert!(matches!(error, TapeError::Damaged { at } if at == FIRST + 1024), "{error}");
+}
+
+#[test]
+fn failed_flush_is_told_and_nothing_is_appended_to_it() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    put(&mut tape, &Item::Mark).unwrap();
+    disk.fail(Verb::Flush, Kind::Medium);
+    assert!(matches!(now(tape.sync()), Err(TapeError::Volume(_))));
+    assert!(matches!(put(&mut tape, &Item::Mark), Err(TapeError::Failed)));
+    assert!(matches!(now(tape.sync()), Err(TapeError::Failed)));
+}
+
+#[test]
+fn full_store_takes_nothing_and_loses_nothing() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    put(&mut tape, &Item::Block(vec![1; 900])).unwrap();
+    disk.fail(Verb::Write, Kind::NoSpace);
+    assert!(put(&mut tape, &Item::Block(vec![2; 900])).is_err());
+    put(&mut tape, &Item::Mark).unwrap();
+    now(tape.sync()).unwrap();
+    assert_eq!(contents(&mut tape).unwrap(), [Item::Block(vec![1; 900]), Item::Mark]);
+}
+
+#[test]
+fn volume_that_is_no_tape_is_refused() {
+    let refused = |volume: Arc<dyn Volume>| match now(Tape::open(volume, 1)) {
+        Ok(_) => panic!("it is a tape"),
+        Err(why) => why,
+    };
+    assert!(matches!(refused(Arc::new(Memory::new(SIZE / 2, 512))), OpenError::Small));
+    assert!(matches!(refused(Arc::new(Memory::new(SIZE, 4096))), OpenError::Blocks));
+    let other = Faulty::holding(vec![7; SIZE as usize], 512);
+    assert!(matches!(refused(Arc::new(other)), OpenError::Foreign));
+    let mut label = Label::blank(1).encode().to_vec();
+    label[100] ^= 1;
+    let mut bytes = vec![0; SIZE as usize];
+    bytes[..512].copy_from_slice(&label);
+    assert!(matches!(refused(Arc::new(Faulty::holding(bytes, 512))), OpenError::Damaged));
+}

@@ -1,0 +1,200 @@
+//! Writing, which ends the tape behind what is written, and making it stable.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+use super::format::{BLOCK_MAX, HEADER, Header, Kind, LABELS, Label, UNIT, crc32c, skip_target};
+use super::{MARKS_RESERVE, Tape, TapeError, TapeResult};
+use crate::{Durability, Span};
+
+/// How much is written before the label is written anew, if nobody asks for it before: what is behind the end that it names
+/// is read when the tape is opened, and may be lost in a crash.
+const UNSTABLE_MAX: u64 = 1 << 30;
+
+/// The records on the way that the last one has to the first, the last one behind the others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ways(Vec<(u64, u64)>);
+
+impl Ways {
+    /// Where the record is that the next one, `number`, has a way to.
+    fn skip_of(&self, number: u64) -> u64 {
+        let target = skip_target(number);
+        self.0.iter().rev().find(|(known, _)| *known == target).map_or(0, |(_, at)| *at)
+    }
+
+    /// Record `number` was written at byte `at`.
+    fn push(&mut self, number: u64, at: u64) {
+        let target = skip_target(number);
+        self.0.retain(|(known, _)| *known <= target && number > 0);
+        self.0.push((number, at));
+    }
+}
+
+impl Tape {
+    /// Writes a block at the head. What was recorded behind it is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`TapeError::Full`] if there is no room for it: then nothing is changed.
+    pub async fn write(&mut self, data: &[Bytes]) -> TapeResult<()> {
+        let len = u32::try_from(data.iter().map(Bytes::len).sum::<usize>());
+        let len = len.ok().filter(|len| *len <= BLOCK_MAX).ok_or(TapeError::Long)?;
+        if self.at.at + Header::size(len) > self.capacity() - MARKS_RESERVE {
+            return Err(TapeError::Full);
+        }
+        self.append(Kind::Block, len, data).await?;
+        if self.unstable >= UNSTABLE_MAX { self.sync().await } else { Ok(()) }
+    }
+
+    /// Writes a file mark at the head, likewise.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub async fn write_mark(&mut self) -> TapeResult<()> {
+        if self.at.at + Header::size(0) > self.capacity() {
+            return Err(TapeError::Full);
+        }
+        self.append(Kind::Mark, 0, &[]).await
+    }
+
+    /// Makes stable what was written, and where it ends.
+    pub async fn sync(&mut self) -> TapeResult<()> {
+        self.check()?;
+        if self.unstable == 0 {
+            return Ok(());
+        }
+        let stable = async {
+            self.volume.flush().await?;
+            let label = Label { end: self.end, ..self.label };
+            self.put_label(label, Durability::Volatile).await
+        };
+        match stable.await {
+            Ok(label) => {
+                (self.label, self.unstable) = (label, 0);
+                Ok(())
+            }
+            Err(why) => {
+                self.has_failed = true;
+                Err(why)
+            }
+        }
+    }
+
+    /// Ends the recorded data at the head, and gives back the space behind.
+    pub async fn erase(&mut self) -> TapeResult<()> {
+        self.sync().await?;
+        self.is_writing = false;
+        self.begin().await
+    }
+
+    const fn check(&self) -> TapeResult<()> {
+        if self.has_failed { Err(TapeError::Failed) } else { Ok(()) }
+    }
+
+    /// Begins a run of writing at the head, unless it goes on: what is behind is over before anything is written there, so
+    /// that a crash leaves no mixture of both.
+    async fn begin(&mut self) -> TapeResult<()> {
+        if self.is_writing && self.at == self.end {
+            return Ok(());
+        }
+        self.sync().await?;
+        let (ways, mark_ways) = self.ways_to_head().await?;
+        let label = Label { epoch: self.label.epoch + 1, end: self.at, ..self.label };
+        let was = self.end.at;
+        match self.put_label(label, Durability::Durable).await {
+            Ok(label) => self.label = label,
+            Err(why) => {
+                // One copy may have been written: which one counts is found out when the tape is opened.
+                self.has_failed = true;
+                return Err(why);
+            }
+        }
+        (self.end, self.is_writing) = (self.at, true);
+        (self.ways, self.mark_ways) = (ways, mark_ways);
+        self.release(was).await;
+        Ok(())
+    }
+
+    /// Gives back the space of what was recorded behind the end, up to byte `to`. It is only a hint.
+    async fn release(&self, to: u64) {
+        let from = self.end.at;
+        if to > from && self.volume.shape().discard.is_some() {
+            let _ = self.volume.discard(Span::new(from, to - from)).await;
+        }
+    }
+
+    /// Writes the label, the first copy before the second one; the first is stable, and the second too if it is to be.
+    async fn put_label(&self, label: Label, second: Durability) -> TapeResult<Label> {
+        let label = Label { sequence: self.label.sequence + 1, ..label };
+        let bytes = label.encode();
+        let [one, other] = LABELS;
+        self.volume.write(one, bytes.clone(), Durability::Durable).await?;
+        self.volume.write(other, bytes, second).await?;
+        Ok(label)
+    }
+
+    /// The ways to earlier records and file marks from those before the head.
+    async fn ways_to_head(&self) -> TapeResult<(Ways, Ways)> {
+        let (mut ways, mut mark_ways) = (Vec::new(), Vec::new());
+        let mut next = self.at.object.checked_sub(1).map(|number| (number, self.at.previous));
+        while let Some((number, at)) = next {
+            ways.push((number, at));
+            let is_it = |found: &Header| found.place.object == number;
+            let skip = self.header(at, is_it).await?.0.skip;
+            next = (number > 0).then(|| (skip_target(number), skip));
+        }
+        let mut next = self.at.marks.checked_sub(1).map(|number| (number, self.at.last_mark));
+        while let Some((number, at)) = next {
+            mark_ways.push((number, at));
+            let is_it = |found: &Header| found.kind == Kind::Mark && found.place.marks == number;
+            let skip = self.header(at, is_it).await?.0.mark_skip;
+            next = (number > 0).then(|| (skip_target(number), skip));
+        }
+        ways.reverse();
+        mark_ways.reverse();
+        Ok((Ways(ways), Ways(mark_ways)))
+    }
+
+    async fn append(&mut self, kind: Kind, len: u32, data: &[Bytes]) -> TapeResult<()> {
+        self.check()?;
+        self.begin().await?;
+        let place = self.at;
+        let mut record = BytesMut::with_capacity(Header::size(len) as usize);
+        record.resize(HEADER, 0);
+        data.iter().for_each(|piece| record.put_slice(piece));
+        let header = self.next_header(kind, len, crc32c(&record[HEADER..]));
+        record.resize(Header::size(len) as usize, 0);
+        let (first, sum) = header.encode();
+        record[..HEADER].copy_from_slice(&first);
+        // One that fails is not there: the next one takes its place.
+        self.volume.write(place.at, record.freeze(), Durability::Volatile).await?;
+        self.unstable += Header::size(len);
+        self.ways.push(place.object, place.at);
+        if kind == Kind::Mark {
+            self.mark_ways.push(place.marks, place.at);
+        }
+        self.at = header.after(sum);
+        self.end = self.at;
+        Ok(())
+    }
+
+    fn next_header(&self, kind: Kind, len: u32, data_sum: u32) -> Header {
+        let place = self.at;
+        let mark_skip = match kind {
+            Kind::Mark => self.mark_ways.skip_of(place.marks),
+            Kind::Block => 0,
+        };
+        Header {
+            kind,
+            len,
+            data_sum,
+            tape: self.label.tape,
+            epoch: self.label.epoch,
+            place,
+            skip: self.ways.skip_of(place.object),
+            mark_skip,
+        }
+    }
+}
+
+const _: () = assert!(MARKS_RESERVE.is_multiple_of(UNIT));
