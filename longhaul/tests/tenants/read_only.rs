@@ -2,7 +2,7 @@
 
 use super::*;
 use proto::scsi::Sense;
-use proto::scsi::cdb::COMMANDS;
+use proto::scsi::cdb::commands;
 use proto::scsi::sense::{Additional, Key};
 
 const READER: &str = "iqn.2001-04.com.example:reader";
@@ -73,7 +73,7 @@ fn commands_are_refused_unless_they_only_read() {
     let mut reader = fixture.log_in("reader", READER, 1);
     let denied = Some(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     // The unit is a disk.
-    for entry in COMMANDS.iter().filter(|entry| entry.types.disk) {
+    for entry in commands().filter(|entry| entry.types.disk) {
         let mut cdb = vec![0; 16];
         (cdb[0], cdb[1]) = (entry.opcode, entry.action.unwrap_or(0));
         let (status, sense) = reader.run_on(0, &cdb, vec![], 0).expect("an answer");

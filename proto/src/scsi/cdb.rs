@@ -1,15 +1,17 @@
 //! Command blocks as the device reads them: every command it knows, typed, with all its fields.
 //!
-//! [`COMMANDS`] is the one table: it says which types of devices have a command, which bits of a block the device
+//! [`commands`] is the one table: it says which types of devices have a command, which bits of a block the device
 //! evaluates, for the parser (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them), and what else is
 //! known of each command ([`Traits`]).
 
 mod optical;
 mod table;
+mod tape;
 mod traits;
 
 pub use optical::{OpticalCdb, TrackAddress};
-pub use table::{COMMANDS, Entry, Requires};
+pub use table::{Entry, Requires, commands};
+pub use tape::{Destination, Over, PositionForm, TapeCdb};
 pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
 
 use super::device_type::DeviceType;
@@ -272,6 +274,8 @@ pub enum Cdb {
     OrWrite(Access),
     /// A command of MMC.
     Optical(OpticalCdb),
+    /// A command of SSC.
+    Tape(TapeCdb),
 }
 
 /// The length of a command block, where one command comes in several.
@@ -444,8 +448,7 @@ impl Entry {
     /// operation code has some.
     fn find(block: &Block, device: DeviceType) -> Result<&'static Self, Sense> {
         let fields = Fields(block);
-        let same_code = table::of_opcode(fields.u8::<0>());
-        let mut known = same_code.iter().filter(|entry| entry.types.include(device));
+        let mut known = table::of_opcode(fields.u8::<0>(), device);
         let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
         let first = known.next().ok_or(unknown)?;
         let wanted = fields.u8::<1>() & ACTION;

@@ -5,7 +5,7 @@
 //! What is named here need not exist, and the initiator need not be let near it: whoever carries a copy out
 //! must ask of each unit what that initiator could do there itself.
 
-use super::cdb::COMMANDS;
+use super::cdb;
 pub use super::copy_limits::{
     DESCRIPTORS_MAX, LIST_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX, TARGETS_MAX,
 };
@@ -234,7 +234,7 @@ fn commands() -> Vec<u8> {
     const COPY_OUT: u8 = 0x83;
     const COPY_IN: u8 = 0x84;
     let of_code = |code| {
-        let entries = COMMANDS.iter().filter(move |entry| entry.opcode == code);
+        let entries = cdb::commands().filter(move |entry| entry.opcode == code);
         let mut actions: Vec<u8> = entries.filter_map(|entry| entry.action).collect();
         actions.sort_unstable();
         [&[code], &counted(&actions)[..]].concat()

@@ -8,6 +8,8 @@ pub enum DeviceType {
     Disk,
     /// A CD or DVD drive (MMC).
     Optical,
+    /// A tape drive (SSC).
+    Tape,
 }
 
 impl DeviceType {
@@ -17,6 +19,7 @@ impl DeviceType {
         match self {
             Self::Disk => 0x00,
             Self::Optical => 0x05,
+            Self::Tape => 0x01,
         }
     }
 
@@ -26,15 +29,17 @@ impl DeviceType {
         match self {
             Self::Disk => "VIRTUAL-DISK",
             Self::Optical => "VIRTUAL-CDROM",
+            Self::Tape => "VIRTUAL-TAPE",
         }
     }
 
-    /// The version descriptor of its command set, without a version claimed (SPC-4, table 172): SBC-3 or MMC-6.
+    /// The version descriptor of its command set, without a version claimed (SPC-4, table 172): SBC-3, MMC-6 or SSC-4.
     #[must_use]
     pub const fn command_set(self) -> u16 {
         match self {
             Self::Disk => 0x04C0,
             Self::Optical => 0x04E0,
+            Self::Tape => 0x0520,
         }
     }
 }
@@ -47,15 +52,21 @@ pub struct DeviceTypes {
     pub disk: bool,
     /// Optical drives.
     pub optical: bool,
+    /// Tape drives.
+    pub tape: bool,
 }
 
 impl DeviceTypes {
-    /// SPC, and what SBC and MMC have in common.
-    pub const ALL: Self = Self { disk: true, optical: true };
+    /// SPC.
+    pub const ALL: Self = Self { disk: true, optical: true, tape: true };
+    /// What SBC and MMC have in common.
+    pub const BLOCKS: Self = Self { disk: true, optical: true, tape: false };
     /// SBC.
-    pub const DISK: Self = Self { disk: true, optical: false };
+    pub const DISK: Self = Self { disk: true, optical: false, tape: false };
     /// MMC.
-    pub const OPTICAL: Self = Self { disk: false, optical: true };
+    pub const OPTICAL: Self = Self { disk: false, optical: true, tape: false };
+    /// SSC.
+    pub const TAPE: Self = Self { disk: false, optical: false, tape: true };
 
     /// Whether devices of this type have it.
     #[must_use]
@@ -63,6 +74,7 @@ impl DeviceTypes {
         match device {
             DeviceType::Disk => self.disk,
             DeviceType::Optical => self.optical,
+            DeviceType::Tape => self.tape,
         }
     }
 }

@@ -43,17 +43,25 @@ fn drive() -> Unit {
     disk.on(Medium { device: DeviceType::Optical, read_only: true, capacity, ..*disk.medium() })
 }
 
+fn tape() -> Unit {
+    let disk = device();
+    disk.on(Medium { device: DeviceType::Tape, ..*disk.medium() })
+}
+
 /// A command block of any bytes, met by a unit whose switches stand at `bits`, asks for bounded data and
 /// touches only blocks that exist; where it is refused, the sense data can be read back.
 pub fn any_block(block: &Block, bits: u8) {
-    [device(), drive()].iter().for_each(|unit| any_block_of(unit, block, bits));
+    [device(), drive(), tape()].iter().for_each(|unit| any_block_of(unit, block, bits));
 }
 
 fn any_block_of(unit: &Unit, block: &Block, bits: u8) {
-    let switches = Switches::from_bits(bits);
+    let switches = Switches::from_bits(bits.into());
     let command = Parsed::of(block, unit.medium().device);
     let needed = unit.data_out(&command, switches);
-    assert!(needed <= 2 * TRANSFER_MAX * unit.block_size(), "{command:?} asks for {needed} bytes");
+    assert!(
+        needed <= (2 * TRANSFER_MAX * unit.block_size()).max(unit::tape::BLOCK_MAX),
+        "{command:?} asks for {needed} bytes"
+    );
     if let Ok(cdb) = &command.cdb {
         let _ = unit::absent(cdb, "iqn.2026-11.dev.longhaul:law");
     }

@@ -1,4 +1,4 @@
-//! SCSI: command blocks, sense, and the device servers of disks and optical drives, to SPC-4, SBC-3 and MMC-6.
+//! SCSI: command blocks, sense, and the device servers of disks, optical drives and tape drives, to SPC-4, SBC-3, MMC-6 and SSC-4.
 
 pub mod attention;
 pub mod capacity;

@@ -1,5 +1,7 @@
-//! Mode pages (SPC-4, 7.5; SBC-3, 6.5; MMC-6, 7): what MODE SENSE shows of a disk or an optical drive and MODE SELECT may
+//! Mode pages (SPC-4, 7.5; SBC-3, 6.5; MMC-6, 7; SSC-4, 8.3): what MODE SENSE shows of a unit and MODE SELECT may
 //! change.
+
+mod tape;
 
 use super::cdb::{Form, PageControl};
 use super::readiness::Readiness;
@@ -7,7 +9,7 @@ use super::sense::Additional;
 use super::{Capacity, DeviceType, Sense};
 use crate::reader::{Reader, Truncated};
 
-/// What can be switched while a disk runs. The switches are shared by all initiators and fit one byte,
+/// What can be switched while a disk runs. The switches are shared by all initiators and fit 32 bits,
 /// so that a device can keep them in an atomic and read them on every command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
@@ -21,28 +23,36 @@ pub struct Switches {
     pub readiness: Readiness,
     /// An initiator forbids the removal of the medium.
     pub locked: bool,
+    /// Of a tape, BUFFERED MODE is zero: a command that writes ends when all is stable.
+    pub unbuffered: bool,
+    /// Of a tape, LOGICAL BLOCK LENGTH in 24 bits: that of commands that count blocks; zero if there is none.
+    pub block_length: u32,
 }
 
 impl Switches {
-    /// The switches in a byte.
+    /// The switches in a word.
     #[must_use]
-    pub fn to_bits(self) -> u8 {
-        u8::from(self.descriptor_sense)
-            | u8::from(self.write_protect) << 1
-            | u8::from(self.write_cache) << 2
-            | self.readiness.to_bits() << 3
-            | u8::from(self.locked) << 6
+    pub fn to_bits(self) -> u32 {
+        u32::from(self.descriptor_sense)
+            | u32::from(self.write_protect) << 1
+            | u32::from(self.write_cache) << 2
+            | u32::from(self.readiness.to_bits()) << 3
+            | u32::from(self.locked) << 6
+            | u32::from(self.unbuffered) << 7
+            | self.block_length << 8
     }
 
-    /// The switches of a byte that [`to_bits`](Self::to_bits) made.
+    /// The switches of a word that [`to_bits`](Self::to_bits) made.
     #[must_use]
-    pub fn from_bits(bits: u8) -> Self {
+    pub fn from_bits(bits: u32) -> Self {
         Self {
             descriptor_sense: bits & 1 != 0,
             write_protect: bits & 2 != 0,
             write_cache: bits & 4 != 0,
-            readiness: Readiness::from_bits(bits >> 3 & 0x07),
+            readiness: Readiness::from_bits((bits >> 3 & 0x07) as u8),
             locked: bits & 64 != 0,
+            unbuffered: bits & 128 != 0,
+            block_length: bits >> 8,
         }
     }
 }
@@ -87,6 +97,17 @@ const CAPABILITIES: u8 = 0x2A;
 const PAGES: [u8; 4] = [ERROR_RECOVERY, CACHING, CONTROL, INFORMATIONAL_EXCEPTIONS];
 const PAGES_OF_DRIVE: [u8; 5] =
     [ERROR_RECOVERY, CONTROL, AUDIO, INFORMATIONAL_EXCEPTIONS, CAPABILITIES];
+const DATA_COMPRESSION: u8 = 0x0F;
+const DEVICE_CONFIGURATION: u8 = 0x10;
+const MEDIUM_CONFIGURATION: u8 = 0x1D;
+const PAGES_OF_TAPE: [u8; 6] = [
+    ERROR_RECOVERY,
+    CONTROL,
+    DATA_COMPRESSION,
+    DEVICE_CONFIGURATION,
+    INFORMATIONAL_EXCEPTIONS,
+    MEDIUM_CONFIGURATION,
+];
 const ALL_PAGES: u8 = 0x3F;
 const ALL_SUBPAGES: u8 = 0xFF;
 
@@ -106,11 +127,16 @@ impl Pages {
         let pages = self.wanted(query, current)?;
         // MMC-6, 7.2.2: an optical drive has no block descriptor, and its parameter is reserved.
         let is_drive = self.device == DeviceType::Optical;
-        let descriptor = if query.bare || is_drive { Vec::new() } else { self.descriptor(query) };
+        let descriptor = match self.device {
+            _ if query.bare || is_drive => Vec::new(),
+            DeviceType::Tape => tape::descriptor(current).to_vec(),
+            _ => self.descriptor(query),
+        };
         let protected = self.read_only || current.write_protect;
         let specific = match self.device {
             DeviceType::Disk => DPO_FUA | if protected { WRITE_PROTECTED } else { 0 },
             DeviceType::Optical => 0,
+            DeviceType::Tape => tape::specific(protected, current),
         };
         let rest = descriptor.len() + pages.len();
         let mut bytes = match query.form {
@@ -158,6 +184,7 @@ impl Pages {
         match self.device {
             DeviceType::Disk => &PAGES,
             DeviceType::Optical => &PAGES_OF_DRIVE,
+            DeviceType::Tape => &PAGES_OF_TAPE,
         }
     }
 
@@ -178,8 +205,7 @@ impl Pages {
             write_protect: true,
             // A medium without a cache cannot be given one.
             write_cache: self.defaults.write_cache,
-            readiness: Readiness::Ready,
-            locked: false,
+            ..Switches::default()
         };
         let (ones, zeroes) = (body(code, all), body(code, Switches::default()));
         ones.iter().zip(&zeroes).map(|(one, zero)| one ^ zero).collect()
@@ -193,8 +219,11 @@ impl Pages {
         }
         let whole = list.len();
         let mut reader = Reader::new(list);
-        self.select_header(form, &mut reader, whole).map_err(too_short)??;
-        let mut switches = current;
+        let mut switches = match self.device {
+            DeviceType::Tape => tape::select_header(form, &mut reader, current),
+            _ => self.select_header(form, &mut reader, whole).map(|said| said.map(|()| current)),
+        }
+        .map_err(too_short)??;
         while !reader.rest().is_empty() {
             let at = whole - reader.rest().len();
             switches = self.select_page(at as u16, &mut reader, switches).map_err(too_short)??;
@@ -314,6 +343,9 @@ fn body(code: u8, switches: Switches) -> Vec<u8> {
             page
         }
         CAPABILITIES => capabilities(switches.locked),
+        DATA_COMPRESSION => vec![0; 14],
+        DEVICE_CONFIGURATION => tape::configuration(),
+        MEDIUM_CONFIGURATION => vec![0; 30],
         _ => vec![0; 10],
     }
 }
@@ -419,8 +451,7 @@ mod tests {
                 descriptor_sense: true,
                 write_protect: true,
                 write_cache: false,
-                readiness: Readiness::Ready,
-                locked: false,
+                ..Switches::default()
             };
             assert_eq!(pages.select(form, &list, pages.defaults), Ok(expected));
             list.pop();

@@ -99,6 +99,10 @@ macro_rules! additional {
 
 additional! {
     NONE = 0x00 / 0x00, "NO ADDITIONAL SENSE INFORMATION";
+    FILEMARK_DETECTED = 0x00 / 0x01, "FILEMARK DETECTED";
+    END_OF_PARTITION = 0x00 / 0x02, "END-OF-PARTITION/MEDIUM DETECTED";
+    BEGINNING_OF_PARTITION = 0x00 / 0x04, "BEGINNING-OF-PARTITION/MEDIUM DETECTED";
+    END_OF_DATA = 0x00 / 0x05, "END-OF-DATA DETECTED";
     BECOMING_READY = 0x04 / 0x01, "LOGICAL UNIT IS IN PROCESS OF BECOMING READY";
     INITIALIZING_COMMAND_REQUIRED = 0x04 / 0x02, "LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED";
     PORT_IN_STANDBY = 0x04 / 0x0B, "LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN STANDBY STATE";
@@ -225,6 +229,8 @@ pub struct Sense {
     /// The INFORMATION field: for the commands of a disk a logical block address, or the offset of a
     /// miscompare.
     pub information: Option<u64>,
+    /// FILEMARK, EOM and ILI, which commands of tapes have.
+    pub stream: Stream,
     /// Which field is wrong; only with ILLEGAL REQUEST.
     pub field: Option<FieldPointer>,
     /// PROGRESS INDICATION, in parts of 65,536; only with NOT READY and NO SENSE.
@@ -233,19 +239,60 @@ pub struct Sense {
     pub deferred: bool,
 }
 
+/// What a command of a tape met (SPC-4, 4.5.2.6 and 4.5.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// FILEMARK.
+    pub filemark: bool,
+    /// EOM: the beginning or the end of the medium.
+    pub end_of_medium: bool,
+    /// ILI: a block of another length.
+    pub incorrect_length: bool,
+}
+
+impl Stream {
+    /// Nothing of it.
+    pub const NONE: Self = Self { filemark: false, end_of_medium: false, incorrect_length: false };
+    /// EOM.
+    pub const END: Self = Self { end_of_medium: true, ..Self::NONE };
+
+    const fn bits(self) -> u8 {
+        (self.filemark as u8) << 7
+            | (self.end_of_medium as u8) << 6
+            | (self.incorrect_length as u8) << 5
+    }
+
+    const fn from_bits(bits: u8) -> Self {
+        Self {
+            filemark: bits & 0x80 != 0,
+            end_of_medium: bits & 0x40 != 0,
+            incorrect_length: bits & 0x20 != 0,
+        }
+    }
+}
+
 const FIXED_CURRENT: u8 = 0x70;
 const FIXED_DEFERRED: u8 = 0x71;
 const DESCRIPTOR_CURRENT: u8 = 0x72;
 const DESCRIPTOR_DEFERRED: u8 = 0x73;
 const DESCRIPTOR_INFORMATION: u8 = 0x00;
 const DESCRIPTOR_KEY_SPECIFIC: u8 = 0x02;
+const DESCRIPTOR_STREAM: u8 = 0x04;
 const VALID: u8 = 0x80;
 
 impl Sense {
     /// `key` with `additional`, and nothing else.
     #[must_use]
     pub const fn new(key: Key, additional: Additional) -> Self {
-        Self { key, additional, information: None, field: None, progress: None, deferred: false }
+        Self {
+            key,
+            additional,
+            information: None,
+            stream: Stream::NONE,
+            field: None,
+            progress: None,
+            deferred: false,
+        }
     }
 
     /// ILLEGAL REQUEST with `additional`.
@@ -274,6 +321,13 @@ impl Sense {
     #[must_use]
     pub const fn with_information(mut self, information: u64) -> Self {
         self.information = Some(information);
+        self
+    }
+
+    /// The same, of a command of a tape.
+    #[must_use]
+    pub const fn with_stream(mut self, stream: Stream) -> Self {
+        self.stream = stream;
         self
     }
 
@@ -316,9 +370,13 @@ impl Sense {
     fn emit_fixed(&self) -> Vec<u8> {
         let code = if self.deferred { FIXED_DEFERRED } else { FIXED_CURRENT };
         // SPC-4, 4.5.3: what does not fit 32 bits leaves VALID at zero.
-        let information = self.information.and_then(|value| u32::try_from(value).ok());
+        let information = self.information.and_then(|value| match self.stream.incorrect_length {
+            // SSC-4, 7.4: it may be below zero.
+            true => i32::try_from(value.cast_signed()).ok().map(i32::cast_unsigned),
+            false => u32::try_from(value).ok(),
+        });
         let valid = if information.is_some() { VALID } else { 0 };
-        let mut bytes = vec![code | valid, 0, self.key as u8];
+        let mut bytes = vec![code | valid, 0, self.key as u8 | self.stream.bits()];
         bytes.extend(information.unwrap_or(0).to_be_bytes());
         bytes.push(10); // ADDITIONAL SENSE LENGTH
         bytes.extend([0; 4]); // COMMAND-SPECIFIC INFORMATION
@@ -336,10 +394,13 @@ impl Sense {
         if let Some([flags, high, low]) = self.key_specific() {
             descriptors.extend([DESCRIPTOR_KEY_SPECIFIC, 6, 0, 0, flags, high, low, 0]);
         }
+        if self.stream != Stream::NONE {
+            descriptors.extend([DESCRIPTOR_STREAM, 2, 0, self.stream.bits()]);
+        }
         let code = if self.deferred { DESCRIPTOR_DEFERRED } else { DESCRIPTOR_CURRENT };
         let Additional { code: additional, qualifier } = self.additional;
         let mut bytes = vec![code, self.key as u8, additional, qualifier, 0, 0, 0];
-        bytes.push(descriptors.len() as u8); // two descriptors at most, 20 bytes
+        bytes.push(descriptors.len() as u8); // three descriptors at most, 24 bytes
         bytes.extend(descriptors);
         bytes
     }
@@ -363,7 +424,12 @@ impl Sense {
         let [_, key] = reader.array().ok()?;
         let mut sense = Self::new(Key::from_bits(key & 0x0F)?, Additional::NONE);
         let Ok(information) = reader.u32() else { return Some(sense) };
-        sense.information = valid.then_some(u64::from(information));
+        sense.stream = Stream::from_bits(key);
+        let information = match sense.stream.incorrect_length {
+            true => i64::from(information.cast_signed()).cast_unsigned(),
+            false => information.into(),
+        };
+        sense.information = valid.then_some(information);
         let Ok(length) = reader.u8() else { return Some(sense) };
         let mut reader = reader.up_to(length.into());
         if let Ok([_, _, _, _, code, qualifier]) = reader.array() {
@@ -387,6 +453,7 @@ impl Sense {
                 (DESCRIPTOR_INFORMATION, Ok([valid, _])) if valid & VALID != 0 => {
                     sense.information = body.u64().ok();
                 }
+                (DESCRIPTOR_STREAM, Ok([_, bits])) => sense.stream = Stream::from_bits(bits),
                 (DESCRIPTOR_KEY_SPECIFIC, Ok(_)) => {
                     if let Ok(bytes) = body.array() {
                         sense.set_key_specific(bytes);
@@ -423,8 +490,9 @@ mod tests {
         let key = (0..16u8).prop_filter_map("reserved", Key::from_bits);
         let pointer = (any::<bool>(), any::<u16>(), proptest::option::of(0..8u8));
         let rest = (any::<Option<u64>>(), proptest::option::of(pointer), any::<bool>());
-        (key, any::<[u8; 2]>(), rest, any::<Option<u16>>()).prop_map(
-            |(key, [code, qualifier], (information, pointer, deferred), progress)| Sense {
+        (key, any::<[u8; 2]>(), rest, any::<Option<u16>>(), any::<u8>()).prop_map(
+            |(key, [code, qualifier], (information, pointer, deferred), progress, bits)| Sense {
+                stream: Stream::from_bits(bits),
                 progress: progress.filter(|_| matches!(key, Key::NotReady | Key::NoSense)),
                 key,
                 additional: Additional { code, qualifier },
@@ -447,7 +515,10 @@ mod tests {
         fn fixed_carries_all_but_large_information(sense in any_sense()) {
             let bytes = sense.emit(Format::Fixed);
             prop_assert_eq!(bytes.len(), 18);
-            let fits = sense.information.filter(|value| *value <= u64::from(u32::MAX));
+            let fits = sense.information.filter(|value| match sense.stream.incorrect_length {
+                true => i32::try_from(value.cast_signed()).is_ok(),
+                false => u32::try_from(*value).is_ok(),
+            });
             prop_assert_eq!(Sense::parse(&bytes), Some(Sense { information: fits, ..sense }));
         }
 

@@ -2,7 +2,7 @@
 //! 6.35 and 6.36).
 
 use super::Sense;
-use super::cdb::{COMMANDS, Entry};
+use super::cdb::{Entry, commands};
 
 /// A question about supported operation codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +32,13 @@ const SUPPORTED: u8 = 0x03;
 
 /// The answer of a unit that offers these commands.
 pub fn opcodes(query: Query, offers: impl Fn(&Entry) -> bool) -> Result<Vec<u8>, Sense> {
-    let offered = || COMMANDS.iter().filter(|entry| offers(entry));
+    let offered = || commands().filter(|entry| offers(entry));
     let exact = |entry: &&Entry| {
         entry.opcode == query.opcode
             && (entry.action.is_none() || entry.action.map(u16::from) == Some(query.action))
     };
     let has_actions =
-        COMMANDS.iter().any(|entry| entry.opcode == query.opcode && entry.action.is_some());
+        commands().any(|entry| entry.opcode == query.opcode && entry.action.is_some());
     match query.options {
         0 => Ok(all(offered(), query.timeouts)),
         // An operation code with service actions must be asked for with one, and one without must not.
@@ -126,7 +126,7 @@ mod tests {
         for timeouts in [false, true] {
             let list = opcodes(Query { timeouts, ..query(0, 0, 0) }, all_of_them).unwrap();
             let each = if timeouts { 20 } else { 8 };
-            assert_eq!(list.len(), 4 + each * COMMANDS.len());
+            assert_eq!(list.len(), 4 + each * commands().count());
             assert_eq!(list[..4], (list.len() as u32 - 4).to_be_bytes());
             for descriptor in list[4..].chunks(each) {
                 let action = u16::from_be_bytes([descriptor[2], descriptor[3]]);

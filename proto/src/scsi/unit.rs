@@ -1,17 +1,18 @@
-//! The device server of a disk or an optical drive: a command block and the state of the unit go in, a [`Step`] comes out.
+//! The device server of a disk, an optical drive or a tape drive: a command block and the state of the unit go in, a [`Step`] comes out.
 //! What needs no medium is answered here; what is wrong ends here; what is left says exactly which blocks
 //! to touch and how.
 
 pub mod optical;
 mod power;
 mod step;
+pub mod tape;
 
 pub use step::{MediumOp, Step, UnitOp};
 
 use optical::Disc;
 use step::DONE;
 
-use super::cdb::{Access, Cdb, Compare, Entry, Form, Parsed, RequiredRight, Requires};
+use super::cdb::{Access, Cdb, Compare, Entry, Form, Parsed, RequiredRight, Requires, TapeCdb};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::ports::{AccessState, Ports};
@@ -49,7 +50,8 @@ impl Medium {
     pub const fn readiness(&self) -> Readiness {
         match self.device {
             DeviceType::Optical if self.capacity.blocks == 0 => Readiness::TrayClosed,
-            DeviceType::Disk | DeviceType::Optical => Readiness::Ready,
+            DeviceType::Tape if self.capacity.blocks == 0 => Readiness::NoMedium,
+            DeviceType::Disk | DeviceType::Optical | DeviceType::Tape => Readiness::Ready,
         }
     }
 
@@ -57,7 +59,7 @@ impl Medium {
     #[must_use]
     pub const fn readiness_ejected(&self) -> Readiness {
         match self.device {
-            DeviceType::Disk => Readiness::NoMedium,
+            DeviceType::Disk | DeviceType::Tape => Readiness::NoMedium,
             DeviceType::Optical => Readiness::TrayOpen,
         }
     }
@@ -198,10 +200,21 @@ impl Unit {
     /// the medium's `transfer_max`, twice that for COMPARE AND WRITE, and 64 KiB for parameter lists.
     #[must_use]
     pub fn data_out(&self, command: &Parsed, switches: Switches) -> u32 {
-        let needed = command.cdb.ok().and_then(|cdb| cdb.data_out(self.block_size()));
+        let needed = command.cdb.ok().and_then(|cdb| self.needs(&cdb, switches));
         match needed {
             None | Some(0) => 0,
             Some(len) => self.plan(command, switches).map_or(0, |_| len),
+        }
+    }
+
+    /// How many bytes of data-out the fields of a command ask for; `None` if 32 bits cannot say so.
+    #[must_use]
+    pub fn needs(&self, cdb: &Cdb, switches: Switches) -> Option<u32> {
+        match *cdb {
+            Cdb::Tape(TapeCdb::Write { fixed, count }) => {
+                tape::Transfer::data_out(fixed, count, switches)
+            }
+            _ => cdb.data_out(self.block_size()),
         }
     }
 
@@ -277,6 +290,11 @@ impl Unit {
             }
             Cdb::SanitizeExit => Ok(UnitOp::SanitizeExit.into()),
             Cdb::Optical(cdb) => optical::plan(cdb, self.drive(switches.readiness)),
+            Cdb::Tape(cdb) => {
+                let block_size = self.block_size();
+                let capacity = self.blocks() * u64::from(block_size);
+                tape::plan(cdb, switches, capacity, self.limits.transfer_max * block_size)
+            }
             Cdb::Read(_)
             | Cdb::Write(_)
             | Cdb::WriteVerify(..)
@@ -296,7 +314,7 @@ impl Unit {
         match self.medium.device {
             _ if !self.medium.removable => DONE,
             DeviceType::Disk => UnitOp::Prevent(prevent || persistent).into(),
-            DeviceType::Optical => UnitOp::Prevent(prevent).into(),
+            DeviceType::Optical | DeviceType::Tape => UnitOp::Prevent(prevent).into(),
         }
     }
 
@@ -323,6 +341,10 @@ impl Unit {
 
     /// The commands that touch blocks.
     fn plan_medium(&self, cdb: &Cdb, switches: Switches) -> Result<MediumOp, Sense> {
+        if self.medium.device == DeviceType::Tape {
+            // They may come from EXTENDED COPY, and would be those of a disk.
+            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
+        }
         let durable = |access: Access| access.durable || self.write_through(switches);
         match *cdb {
             Cdb::Read(access) => self.transfer(access).map(MediumOp::Read),
@@ -416,6 +438,8 @@ impl Unit {
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
             (true, page::PORTS) => self.identity.ports_page(self.ports.ids()),
             (true, page::THIRD_PARTY_COPY) => copy::page(self.block_size()),
+            // SSC-4, 8.5.3: sequential-access device capabilities, without WORM.
+            (true, page::BLOCK_LIMITS) if self.medium.device == DeviceType::Tape => vec![0, 0],
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
             (true, page::CHARACTERISTICS) => {
                 inquiry::characteristics(self.provisioning.unmap, self.medium.crypto_erase)
@@ -439,6 +463,7 @@ impl Unit {
         match self.medium.device {
             DeviceType::Disk => &VITAL_PAGES,
             DeviceType::Optical => &VITAL_PAGES_OF_DRIVE,
+            DeviceType::Tape => &VITAL_PAGES_OF_TAPE,
         }
     }
 
@@ -541,6 +566,17 @@ const VITAL_PAGES_OF_DRIVE: [u8; 7] = [
     page::EXTENDED,
     page::MODE_POLICY,
     page::PORTS,
+    page::VOLUME,
+];
+
+const VITAL_PAGES_OF_TAPE: [u8; 8] = [
+    page::SUPPORTED,
+    page::SERIAL,
+    page::IDENTIFICATION,
+    page::EXTENDED,
+    page::MODE_POLICY,
+    page::PORTS,
+    page::BLOCK_LIMITS,
     page::VOLUME,
 ];
 

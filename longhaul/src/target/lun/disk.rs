@@ -1,8 +1,8 @@
-//! The disk, and the optical drive: a logical unit that stands on a [`Volume`]. That of a drive is the disc in it, and may
-//! be exchanged.
+//! The disk, the optical drive and the tape drive: a logical unit that stands on a [`Volume`]. That of a drive is the disc or
+//! the tape in it, and may be exchanged.
 //!
 //! [`execute`] carries commands out, with the verbs of the volume; [`conditions`] is what commands read without a
-//! lock; the other modules hold one matter each: reservations, copies, removal, power, SANITIZE.
+//! lock; the other modules hold one matter each: reservations, copies, removal, power, SANITIZE, the tape.
 
 mod atomic;
 mod background;
@@ -16,12 +16,13 @@ mod power;
 mod removal;
 mod reserved;
 mod sanitize;
+mod tape;
 mod third_party;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use proto::scsi::cdb::OpticalCdb;
+use proto::scsi::cdb::{OpticalCdb, TapeCdb};
 use proto::scsi::mode::Switches;
 use proto::scsi::ports::Ports;
 use proto::scsi::readiness::Readiness;
@@ -42,6 +43,7 @@ use self::removal::RemovalPrevention;
 use self::reserved::Reserved;
 pub use self::reserved::{LoadError, StoredReservations};
 use self::sanitize::Progress;
+use self::tape::LoadedTape;
 use self::third_party::ThirdParty;
 use super::medium_lock::MediumLock;
 use super::{Answer, Command, Initiator, LogicalUnit, Nexus, TRANSFER_MAX, Waiting};
@@ -61,6 +63,8 @@ struct Core {
     peers: OnceLock<Arc<[Weak<Self>]>>,
     /// Of which medium this is a view: see [`State::generation`].
     generation: u64,
+    /// What is in a tape drive: all views of the medium share the place of the head.
+    tape: Option<Arc<LoadedTape>>,
     state: Arc<State>,
 }
 
@@ -131,6 +135,7 @@ impl Disk {
         Self {
             core: Arc::new(Core {
                 volume,
+                tape: LoadedTape::of(unit.medium().device),
                 unit,
                 peers: OnceLock::new(),
                 generation: 0,
@@ -175,13 +180,18 @@ impl Disk {
     }
 
     fn view(&self, volume: Arc<dyn Volume>, unit: Unit) -> Self {
-        self.view_of(volume, unit, self.core.generation)
+        self.view_of(volume, unit, (self.core.generation, self.core.tape.clone()))
     }
 
-    fn view_of(&self, volume: Arc<dyn Volume>, unit: Unit, generation: u64) -> Self {
+    fn view_of(
+        &self,
+        volume: Arc<dyn Volume>,
+        unit: Unit,
+        (generation, tape): (u64, Option<Arc<LoadedTape>>),
+    ) -> Self {
         let state = Arc::clone(&self.core.state);
         let peers = OnceLock::new();
-        Self { core: Arc::new(Core { volume, unit, peers, generation, state }) }
+        Self { core: Arc::new(Core { volume, unit, peers, generation, tape, state }) }
     }
 
     /// The same disk, which can be introduced to others.
@@ -213,6 +223,20 @@ impl Disk {
             .attend(|attentions| attentions.withdraw(nexus, Additional::REPORTED_LUNS_CHANGED));
     }
 
+    /// The blocks that a READ of a tape returns, or one that a WRITE puts together.
+    fn tape_memory(&self, cdb: TapeCdb) -> u32 {
+        let length = self.core.switches().block_length;
+        match cdb {
+            TapeCdb::Read { fixed: true, count, .. } => {
+                count.saturating_mul(length).min(TRANSFER_MAX)
+            }
+            TapeCdb::Read { count, .. } => count.min(TRANSFER_MAX),
+            TapeCdb::Write { fixed: true, .. } => length,
+            TapeCdb::Write { count, .. } => count.min(TRANSFER_MAX),
+            _ => 0,
+        }
+    }
+
     /// Lets no command touch the volume or its reservations any more: returns when none does, nor a SANITIZE, which ends
     /// where it is. The disk is on its way out.
     pub async fn retire(&self) {
@@ -220,6 +244,7 @@ impl Disk {
         self.core.state.progress.wake();
         self.core.state.lock.recheck();
         drop(self.core.state.lock.exclusive().await);
+        self.core.settle_before_removal().await;
         self.core.state.reserved.retire().await;
     }
 
@@ -250,6 +275,7 @@ impl LogicalUnit for Disk {
             {
                 bytes(access.blocks)
             }
+            Ok(Cdb::Tape(cdb)) => self.tape_memory(cdb),
             // No blocks may be all to the end of the medium.
             Ok(Cdb::WriteSame { access, .. }) if access.blocks.count == 0 => CHUNK,
             Ok(

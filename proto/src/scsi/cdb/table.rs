@@ -1,12 +1,14 @@
 //! The table of commands.
 
+pub(super) mod tape;
+
 use super::traits::{self, Traits};
 use super::{
     ACTION, Access, Additional, Blocks, Cdb, Fields, Form, Format, OpticalCdb, Out,
     ReserveInAction, Sense, TrackAddress,
 };
 use crate::scsi::copy_limits::LIST_MAX;
-use crate::scsi::device_type::DeviceTypes as Types;
+use crate::scsi::device_type::{DeviceType, DeviceTypes as Types};
 use crate::scsi::reservation::{PARAMETERS_MAX, ReserveOutAction};
 use crate::scsi::sanitize::Method;
 
@@ -110,8 +112,8 @@ const GROUP: u8 = 0x1F;
 /// DPO and BYTCHK.
 const CHECKED: u8 = 0x16;
 
-/// Every command, by operation code and service action.
-pub static COMMANDS: &[Entry] = &[
+/// Every command but those that only tapes have, by operation code and service action.
+static COMMANDS: &[Entry] = &[
     row(0x00, &[0x00, 0, 0, 0, 0, 0], Types::ALL, traits::READY, |_| Ok(Cdb::TestUnitReady)),
     row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], Types::ALL, traits::SENSE, |cdb| {
         let format = if cdb.flag::<1>(0x01) { Format::Descriptor } else { Format::Fixed };
@@ -138,7 +140,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], Types::ALL, traits::SETTINGS, |cdb| {
         Ok(sense(cdb, Form::Six, cdb.u8::<4>().into()))
     }),
-    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], Types::ALL, traits::POWER, |cdb| {
+    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], Types::BLOCKS, traits::POWER, |cdb| {
         Ok(Cdb::StartStop {
             immediate: cdb.flag::<1>(0x01),
             condition: cdb.u8::<4>() >> 4,
@@ -161,17 +163,19 @@ pub static COMMANDS: &[Entry] = &[
         Cdb::PreventAllow { prevent: false, persistent: false } => traits.allowing(),
         _ => traits,
     }),
-    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Types::ALL, traits::CAPACITY, |_| {
+    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Types::BLOCKS, traits::CAPACITY, |_| {
         Ok(Cdb::ReadCapacity10)
     }),
-    row(0x28, &ten(0x28, ACCESS), Types::ALL, traits::READ, |cdb| Ok(Cdb::Read(cdb.access_10()))),
+    row(0x28, &ten(0x28, ACCESS), Types::BLOCKS, traits::READ, |cdb| {
+        Ok(Cdb::Read(cdb.access_10()))
+    }),
     row(0x2A, &ten(0x2A, ACCESS), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::Write(cdb.access_10()))
     }),
     row(0x2E, &ten(0x2E, CHECKED), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))
     }),
-    row(0x2F, &ten(0x2F, CHECKED), Types::ALL, traits::VERIFY, |cdb| {
+    row(0x2F, &ten(0x2F, CHECKED), Types::BLOCKS, traits::VERIFY, |cdb| {
         Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))
     }),
     row(0x34, &ten(0x34, IMMEDIATE), Types::DISK, traits::MEDIUM, |cdb| {
@@ -478,7 +482,7 @@ pub static COMMANDS: &[Entry] = &[
         },
     )
     .action(),
-    row(0xA8, &twelve(0xA8, ACCESS), Types::ALL, traits::READ, |cdb| {
+    row(0xA8, &twelve(0xA8, ACCESS), Types::BLOCKS, traits::READ, |cdb| {
         Ok(Cdb::Read(cdb.access_12()))
     }),
     row(0xAA, &twelve(0xAA, ACCESS), Types::DISK, traits::WRITE, |cdb| {
@@ -558,10 +562,21 @@ static RANGES: [(u8, u8); 256] = {
     ranges
 };
 
-/// The commands of an operation code.
-pub(super) fn of_opcode(opcode: u8) -> &'static [Entry] {
+/// Every command. Those of tapes, which mean other things by some operation codes, are apart.
+pub fn commands() -> impl Iterator<Item = &'static Entry> + Clone {
+    COMMANDS.iter().chain(tape::COMMANDS)
+}
+
+/// The commands of an operation code that a device of that type has.
+pub(super) fn of_opcode(opcode: u8, device: DeviceType) -> impl Iterator<Item = &'static Entry> {
     let (from, to) = RANGES.get(usize::from(opcode)).copied().unwrap_or_default();
-    COMMANDS.get(usize::from(from)..usize::from(to)).unwrap_or_default()
+    let shared = COMMANDS.get(usize::from(from)..usize::from(to)).unwrap_or_default();
+    let own = match device {
+        DeviceType::Tape => tape::COMMANDS,
+        DeviceType::Disk | DeviceType::Optical => &[],
+    };
+    let own = own.iter().filter(move |entry| entry.opcode == opcode);
+    shared.iter().filter(move |entry| entry.types.include(device)).chain(own)
 }
 
 const IMMEDIATE: u8 = 0x02;

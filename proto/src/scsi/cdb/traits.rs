@@ -217,6 +217,18 @@ pub(super) const DRIVE: Traits = Traits {
 /// What tells of the disc in an optical drive.
 pub(super) const DISC: Traits = READY.class(Class::Reads);
 
+/// What moves a tape, which every initiator that uses it finds elsewhere then.
+pub(super) const MOVE: Traits = READY.class(Class::Writes).slow();
+
+/// READ of a tape moves it.
+pub(super) const READ_NEXT: Traits = READ.class(Class::Writes);
+
+/// WRITE FILEMARKS. Without IMMED it makes stable all that was written before.
+pub(super) const WRITE_MARKS: Traits = CHANGE.slow().data(DataKind::Parameters);
+
+/// ERASE of a tape.
+pub(super) const ERASE: Traits = WRITE_MARKS;
+
 /// READ CAPACITY.
 pub(super) const CAPACITY: Traits = Traits {
     class: Class::Free,

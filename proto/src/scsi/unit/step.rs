@@ -5,6 +5,7 @@ use super::super::cdb::{Compare, Form};
 use super::super::reservation::{Out, ReserveInAction};
 use super::super::sanitize::Method;
 use super::super::sense::Format;
+use super::tape::TapeOp;
 
 /// What is left to do for a command that is in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub enum Step {
     Unit(UnitOp),
     /// Something with the medium.
     Medium(MediumOp),
+    /// Something with the tape.
+    Tape(TapeOp),
     /// Take the parameter list to [`copy::List::parse`](crate::scsi::copy::List::parse), and copy between media.
     Copy,
 }

@@ -375,9 +375,9 @@ proptest! {
     }
 
     #[test]
-    fn planned_accesses_are_inside_the_medium(bytes: [u8; 16], index in 0..super::super::cdb::COMMANDS.len()) {
+    fn planned_accesses_are_inside_the_medium(bytes: [u8; 16], index in 0..super::super::cdb::commands().count()) {
         let mut bytes = bytes;
-        bytes[0] = super::super::cdb::COMMANDS[index].opcode;
+        bytes[0] = super::super::cdb::commands().nth(index).unwrap().opcode;
         crate::scsi::invariants::any_block(&bytes, 4);
     }
 }

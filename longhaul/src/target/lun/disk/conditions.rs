@@ -1,10 +1,10 @@
 //! The condition of a unit: the switches of its mode pages, whether it is ready, and what initiators are to be
 //! told of it.
 //!
-//! Commands read it without a lock: the switches are one atomic byte, and another atomic tells whether any
+//! Commands read it without a lock: the switches are one atomic word, and another atomic tells whether any
 //! initiator has a unit attention to be told. All changes are made under one lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use proto::scsi::attention::Attentions;
@@ -14,8 +14,8 @@ use super::super::Nexus;
 
 /// See the module.
 pub(super) struct Conditions {
-    /// [`Switches`] in their byte.
-    switches: AtomicU8,
+    /// [`Switches`] in their word.
+    switches: AtomicU32,
     /// Whether anything is pending in `attentions`.
     pending: AtomicBool,
     attentions: Mutex<Attentions<Nexus>>,
@@ -24,7 +24,7 @@ pub(super) struct Conditions {
 impl Conditions {
     pub(super) fn new(switches: Switches) -> Self {
         Self {
-            switches: AtomicU8::new(switches.to_bits()),
+            switches: AtomicU32::new(switches.to_bits()),
             pending: AtomicBool::new(false),
             attentions: Mutex::default(),
         }

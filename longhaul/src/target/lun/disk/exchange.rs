@@ -34,6 +34,7 @@ impl Disk {
     ) -> Result<Self, MediumLocked> {
         let core = &self.core;
         let _alone = core.state.lock.exclusive().await;
+        core.settle_before_removal().await;
         let mut preventing = core.state.preventing.all();
         if !preventing.is_empty() && !force {
             core.media_events().establish(MediaEvent::EjectRequest);
@@ -52,9 +53,10 @@ impl Disk {
                 attentions.establish(Additional::MEDIUM_MAY_HAVE_CHANGED, None);
             }
         });
+        let tape = super::tape::LoadedTape::of(medium.device);
         let event = if is_empty { MediaEvent::MediaRemoval } else { MediaEvent::NewMedia };
         core.media_events().establish(event);
-        Ok(self.view_of(volume, core.unit.on(medium).known_as(known_as), generation))
+        Ok(self.view_of(volume, core.unit.on(medium).known_as(known_as), (generation, tape)))
     }
 
     /// Whether an initiator forbids the removal of the medium.

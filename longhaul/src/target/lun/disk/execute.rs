@@ -22,6 +22,7 @@ use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::super::{Command, Nexus, Response, data};
 use super::reserved::ReservationEffects;
+use super::tape::TapeOutcome;
 use super::{Core, Disk};
 use crate::log_limiter::Permit;
 
@@ -32,6 +33,10 @@ impl Core {
         command: Command,
         abort: Abort,
     ) -> Response {
+        if let Ok(Cdb::Tape(_)) = command.parsed.cdb {
+            // As below: the room for it is made for tapes only.
+            return Box::pin(self.run_on_tape(nexus, command, abort)).await;
+        }
         match self.outcome(nexus, command, &abort).await {
             Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
             Err(fault) => fault.response(self.sense_format()),
@@ -45,14 +50,7 @@ impl Core {
         abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
         let parsed = &command.parsed;
-        self.refuse_outdated()?;
-        // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
-        if parsed.cdb.is_ok() {
-            self.state.reserved.check(nexus, parsed.traits.class)?;
-        }
-        if let Some(attention) = self.reported(nexus, parsed) {
-            return Err(attention.into());
-        }
+        self.admit(nexus, parsed)?;
         let switches = self.switches();
         let step = self.unit.plan(parsed, switches)?;
         let cdb = parsed.cdb?;
@@ -65,8 +63,53 @@ impl Core {
             Step::Copy => Box::pin(self.copy(nexus, data, abort)).await?,
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
+            Step::Tape(_) => return Err(internal().into()),
         };
         self.flush_if_uncached(switches).await.map(|()| answer)
+    }
+
+    /// Whether `nexus` may run a command now.
+    fn admit(&self, nexus: Nexus, parsed: &Parsed) -> Result<(), Fault> {
+        self.refuse_outdated()?;
+        // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
+        if parsed.cdb.is_ok() {
+            self.state.reserved.check(nexus, parsed.traits.class)?;
+        }
+        self.reported(nexus, parsed).map_or(Ok(()), |attention| Err(attention.into()))
+    }
+
+    /// The same for a command that only tapes have: it may end with data and sense.
+    async fn run_on_tape(
+        self: Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+        abort: Abort,
+    ) -> Response {
+        match self.tape_outcome(nexus, command, &abort).await {
+            Ok(outcome) => outcome.response(&self),
+            Err(fault) => fault.response(self.sense_format()),
+        }
+    }
+
+    async fn tape_outcome(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
+        let parsed = &command.parsed;
+        self.admit(nexus, parsed)?;
+        let switches = self.switches();
+        let (step, cdb) = (self.unit.plan(parsed, switches)?, parsed.cdb?);
+        let needed = self.unit.needs(&cdb, switches).unwrap_or(u32::MAX);
+        if data::length(&command.data) < needed as usize {
+            return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT).into());
+        }
+        match step {
+            Step::Tape(op) => self.work_on_tape(nexus, op, command.data, abort).await,
+            Step::Reply(data) => Ok(TapeOutcome::replying(data)),
+            Step::Unit(_) | Step::Medium(_) | Step::Copy => Err(internal().into()),
+        }
     }
 
     /// Does what a command asks for with the state of the unit.
@@ -220,9 +263,7 @@ impl Core {
             Ok(()) => return,
             Err(Fault::Check(sense)) => sense,
             // A status has no deferred form; what failed was not done all the same.
-            Err(Fault::Status(_)) => {
-                Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
-            }
+            Err(Fault::Status(_)) => internal(),
         };
         self.attend(|attentions| {
             nexuses.iter().for_each(|nexus| attentions.defer(*nexus, sense));
@@ -306,6 +347,11 @@ fn check_data_out(cdb: &Cdb, command: &Command, needed: u32, block_size: u32) ->
         return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
     }
     Ok(())
+}
+
+/// Something that cannot be.
+pub(super) const fn internal() -> Sense {
+    Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
 }
 
 pub(super) const fn durability(durable: bool) -> Durability {

@@ -93,7 +93,7 @@ impl Core {
 
     /// Goes to the medium, unless it was taken away while this waited.
     /// SANITIZE may hold it for hours: a task that waits for that is refused at once, and can be aborted.
-    async fn enter(&self, abort: &Abort) -> Result<SharedGuard<'_>, Fault> {
+    pub(super) async fn enter(&self, abort: &Abort) -> Result<SharedGuard<'_>, Fault> {
         let lock = &self.state.lock;
         let guard = match lock.try_shared() {
             Some(guard) => guard,

@@ -1,4 +1,4 @@
-//! What may be chosen for a disk or an optical drive, and what follows for its device server.
+//! What may be chosen for a unit, and what follows for its device server.
 
 use std::sync::Arc;
 
@@ -90,7 +90,9 @@ impl Options {
         let Shape { size, block_size, physical_block_size, .. } = *shape;
         let physical_block_size =
             self.physical_block_size.unwrap_or(physical_block_size).max(block_size);
-        let is_drive = self.device == DeviceType::Optical;
+        let is_disc = self.device == DeviceType::Optical;
+        // The medium of a drive is used as what it is, and not block by block.
+        let is_drive = self.device != DeviceType::Disk;
         let discard = shape.discard.filter(|_| self.thin && !is_drive);
         Medium {
             device: self.device,
@@ -99,14 +101,14 @@ impl Options {
                 block_size,
                 physical_exponent: match self.device {
                     DeviceType::Disk => (physical_block_size / block_size).ilog2() as u8,
-                    DeviceType::Optical => 0,
+                    DeviceType::Optical | DeviceType::Tape => 0,
                 },
                 provisioning_managed: discard.is_some(),
                 reads_zeroes: discard.is_some_and(|discard| discard.reads_zeroes),
                 protected: false,
             },
             removable: self.removable || is_drive,
-            read_only: shape.read_only || self.read_only || is_drive,
+            read_only: shape.read_only || self.read_only || is_disc,
             write_cache: shape.write_cache && !is_drive,
             unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
             transfer_max: TRANSFER_MAX / block_size,

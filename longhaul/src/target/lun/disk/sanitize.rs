@@ -182,8 +182,8 @@ impl Core {
         let grown = self.state.grown.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (volume, unit) = grown.filter(|(_, unit)| unit.blocks() > self.unit.blocks())?;
         let state = Arc::clone(&self.state);
-        let (generation, peers) = (self.generation, OnceLock::new());
-        Some(Arc::new(Self { volume, unit, peers, generation, state }))
+        let (generation, peers, tape) = (self.generation, OnceLock::new(), self.tape.clone());
+        Some(Arc::new(Self { volume, unit, peers, generation, tape, state }))
     }
 
     async fn wipe_from(&self, from: u64, work: &Work) -> Result<(), Fault> {

@@ -3,7 +3,7 @@ use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use proto::scsi::cdb::COMMANDS;
+use proto::scsi::cdb::commands;
 use proto::scsi::{DeviceType, Parsed};
 use tokio::sync::Semaphore;
 use volume::store::memory::Memory;
@@ -307,7 +307,7 @@ fn every_command_obeys_its_class() {
     }
     assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, 0)), Status::Good);
     assert_eq!(change_as(&disk, 1, out(RESERVE, 3, 1, 0, 0)), Status::Good);
-    for entry in COMMANDS {
+    for entry in commands() {
         let mut cdb = [0; 16];
         cdb[0] = entry.opcode;
         cdb[1] = entry.action.unwrap_or(0);

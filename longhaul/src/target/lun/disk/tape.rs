@@ -1,0 +1,349 @@
+//! The tape in a tape drive: what commands do with it, one after the other, and how they say where that ended.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::scsi::cdb::{Destination, Over, PositionForm};
+use proto::scsi::sense::{Additional, Key};
+use proto::scsi::unit::tape::{self, Position, TapeOp, Transfer};
+use proto::scsi::unit::truncate;
+use proto::scsi::{DeviceType, Sense, Status};
+use tracing::warn;
+use volume::tape::{Moved, OpenError, Read, Tape, TapeError};
+
+use super::super::answer::Abort;
+use super::super::fault::Fault;
+use super::super::{Nexus, Response, data};
+use super::Core;
+use crate::log_limiter::Permit;
+
+/// The tape in a drive. It is opened by the first command that needs it, and serves one at a time: each begins where the one
+/// before has ended.
+pub(super) struct LoadedTape(tokio::sync::Mutex<Option<Tape>>);
+
+impl LoadedTape {
+    /// That of a unit of this type, if it has one.
+    pub(super) fn of(device: DeviceType) -> Option<Arc<Self>> {
+        (device == DeviceType::Tape).then(|| Arc::new(Self(tokio::sync::Mutex::new(None))))
+    }
+
+    /// Makes stable what was written.
+    async fn settle(&self) -> Result<(), TapeError> {
+        match &mut *self.0.lock().await {
+            Some(tape) => tape.sync().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a command on a tape ends: with data, and with what it has to tell beside them.
+#[derive(Default)]
+pub(super) struct TapeOutcome {
+    data: Vec<Bytes>,
+    sense: Option<Sense>,
+}
+
+impl TapeOutcome {
+    pub(super) fn replying(data: Vec<u8>) -> Self {
+        Self { data: vec![data.into()], sense: None }
+    }
+
+    const fn telling(sense: Sense) -> Self {
+        Self { data: Vec::new(), sense: Some(sense) }
+    }
+
+    pub(super) fn response(self, core: &Core) -> Response {
+        let Self { data, sense } = self;
+        let (status, sense) = match sense {
+            Some(sense) => (Status::CheckCondition, sense.emit(core.sense_format()).into()),
+            None => (Status::Good, Bytes::new()),
+        };
+        Response { status, data, sense }
+    }
+}
+
+impl Core {
+    /// Does what a command asks for with the tape. A command that waits for another one can be aborted; what it has begun
+    /// is done to the end, so that the head is where its blocks are.
+    pub(super) async fn work_on_tape(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        op: TapeOp,
+        came: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
+        let loaded = self.tape.as_ref().ok_or(NO_TAPE)?;
+        if op == TapeOp::Load {
+            return self.load_tape(nexus, loaded).await;
+        }
+        let _inside = self.enter(abort).await?;
+        let mut loaded = abort.unless(loaded.0.lock()).await?;
+        let tape = match &mut *loaded {
+            Some(tape) => tape,
+            empty => empty.insert(self.open_tape().await?),
+        };
+        match op {
+            TapeOp::Read(transfer) => self.read_blocks(tape, transfer, abort).await,
+            TapeOp::Write(transfer) => self.write_blocks(tape, transfer, came).await,
+            TapeOp::WriteFilemarks { count, durable } => {
+                self.write_marks(tape, count, durable, abort).await
+            }
+            TapeOp::ReadPosition { form, allocation } => Ok(position(tape, form, allocation)),
+            TapeOp::Unload => {
+                self.settle_tape(tape).await?;
+                self.eject(false).await?;
+                // It is loaded at its beginning.
+                *loaded = None;
+                Ok(TapeOutcome::default())
+            }
+            TapeOp::Erase => {
+                tape.erase().await.map_err(|why| self.tape_fault(&why, 0))?;
+                Ok(TapeOutcome::default())
+            }
+            TapeOp::Space { .. } | TapeOp::Locate(_) | TapeOp::Rewind | TapeOp::Load => {
+                self.settle_tape(tape).await?;
+                let moved = move_head(tape, op).await.map_err(|why| self.tape_fault(&why, 0))?;
+                Ok(moved.map_or_else(TapeOutcome::default, TapeOutcome::telling))
+            }
+        }
+    }
+
+    /// Makes stable what was written to the tape before it leaves the drive. If that fails nobody is left to be told but
+    /// who reads the log.
+    pub(super) async fn settle_before_removal(&self) {
+        let Some(loaded) = &self.tape else { return };
+        if let Err(error) = loaded.settle().await {
+            let (target, lun) = (&self.state.target, self.state.lun);
+            tracing::error!(target, lun, %error, "what was written to the tape last could not be made stable");
+        }
+    }
+
+    async fn load_tape(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        loaded: &LoadedTape,
+    ) -> Result<TapeOutcome, Fault> {
+        let mut tape = loaded.0.lock().await;
+        if let Some(tape) = &mut *tape {
+            self.settle_tape(tape).await?;
+            tape.rewind();
+        }
+        // One that is in the drive already stays there, and need not be allowed out.
+        if self.switches().readiness.lacks_medium() {
+            self.load(nexus)?;
+        }
+        Ok(TapeOutcome::default())
+    }
+
+    async fn open_tape(&self) -> Result<Tape, Fault> {
+        let Ok(new_id) = getrandom::u64() else {
+            return Err(super::execute::internal().into());
+        };
+        let opened = Tape::open(Arc::clone(&self.volume), new_id).await;
+        opened.map_err(|why| match why {
+            OpenError::Volume(error) => self.fault(&error, None),
+            why => {
+                self.tell_of_tape(&why);
+                Sense::new(Key::MediumError, Additional::INCOMPATIBLE_FORMAT).into()
+            }
+        })
+    }
+
+    /// Makes stable what was written before the head is moved. What fails then are commands that have ended (SSC-4, 4.2.10):
+    /// it is told as a deferred error, and the command is not begun.
+    async fn settle_tape(&self, tape: &mut Tape) -> Result<(), Fault> {
+        tape.sync().await.map_err(|why| match self.tape_fault(&why, 0) {
+            Fault::Check(sense) => Sense { deferred: true, information: None, ..sense }.into(),
+            status @ Fault::Status(_) => status,
+        })
+    }
+
+    async fn read_blocks(
+        &self,
+        tape: &mut Tape,
+        transfer: Transfer,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
+        let mut data = Vec::new();
+        let blocks = match transfer.fixed {
+            _ if transfer.count == 0 => 0,
+            Some(_) => transfer.count,
+            None => 1,
+        };
+        let wanted = transfer.fixed.unwrap_or(transfer.count);
+        for done in 0..blocks {
+            abort.check()?;
+            let sense = match tape.read(wanted).await {
+                Ok(Read::Block(block)) if block.len() == wanted as usize => {
+                    data.push(block);
+                    None
+                }
+                Ok(Read::Block(block)) => {
+                    let sense = transfer.other_length(done, block.len() as u32);
+                    if transfer.fixed.is_none() {
+                        data.push(block.slice(..block.len().min(wanted as usize)));
+                    }
+                    sense
+                }
+                Ok(Read::Mark) => Some(tape::filemark(transfer.left(done))),
+                Ok(Read::EndOfData) => Some(tape::end_of_data(transfer.left(done))),
+                Err(why) => match self.tape_fault(&why, transfer.left(done)) {
+                    Fault::Check(sense) => Some(sense),
+                    status @ Fault::Status(_) => return Err(status),
+                },
+            };
+            if sense.is_some() {
+                return Ok(TapeOutcome { data, sense });
+            }
+        }
+        Ok(TapeOutcome { data, sense: None })
+    }
+
+    async fn write_blocks(
+        &self,
+        tape: &mut Tape,
+        transfer: Transfer,
+        came: Vec<Bytes>,
+    ) -> Result<TapeOutcome, Fault> {
+        let mut done = 0;
+        for block in blocks(transfer, came) {
+            let written = tape.write(&block).await;
+            written.map_err(|why| self.tape_fault(&why, transfer.left(done)))?;
+            done += if transfer.fixed.is_some() { 1 } else { transfer.count };
+        }
+        if transfer.durable {
+            tape.sync().await.map_err(|why| self.tape_fault(&why, transfer.left(0)))?;
+        }
+        Ok(warned(tape, done > 0))
+    }
+
+    async fn write_marks(
+        &self,
+        tape: &mut Tape,
+        count: u32,
+        durable: bool,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
+        for done in 0..count {
+            abort.check()?;
+            let left = u64::from(count - done);
+            tape.write_mark().await.map_err(|why| self.tape_fault(&why, left))?;
+        }
+        if durable {
+            tape.sync().await.map_err(|why| self.tape_fault(&why, 0))?;
+        }
+        Ok(warned(tape, count > 0))
+    }
+
+    /// What is told of a failure with so much left to do.
+    fn tape_fault(&self, error: &TapeError, left: u64) -> Fault {
+        let sense = match error {
+            TapeError::Full => tape::overflow(left),
+            // To a client that writes, a store that is full is a tape that is.
+            TapeError::Volume(error) if error.kind == volume::Kind::NoSpace => {
+                self.tell_of_tape(error);
+                tape::overflow(left)
+            }
+            TapeError::Volume(error) => return self.fault(error, None),
+            TapeError::Damaged { .. } => {
+                self.tell_of_tape(error);
+                let sense = Sense::new(Key::MediumError, Additional::UNRECOVERED_READ_ERROR);
+                sense.with_information(left)
+            }
+            TapeError::Failed => Sense::new(Key::MediumError, Additional::WRITE_ERROR),
+            TapeError::Long => Sense::invalid_cdb(2, None),
+        };
+        sense.into()
+    }
+
+    fn tell_of_tape(&self, error: &dyn std::error::Error) {
+        let (target, lun) = (&self.state.target, self.state.lun);
+        if let Some((Permit { suppressed }, _)) = self.state.log_limiter.permit() {
+            warn!(target, lun, %error, suppressed, "the tape failed");
+        }
+    }
+}
+
+/// A drive whose tape is not there is not ready.
+const NO_TAPE: Sense = Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT);
+
+/// The early warning, if something was written there.
+fn warned(tape: &Tape, has_written: bool) -> TapeOutcome {
+    match has_written && tape.is_in_early_warning() {
+        true => TapeOutcome::telling(tape::early_warning()),
+        false => TapeOutcome::default(),
+    }
+}
+
+/// The data-out of each block.
+fn blocks(transfer: Transfer, came: Vec<Bytes>) -> Vec<Vec<Bytes>> {
+    match transfer.fixed {
+        _ if transfer.count == 0 => Vec::new(),
+        None => {
+            let mut left = transfer.count as usize;
+            let cut = |mut piece: Bytes| {
+                piece.truncate(left);
+                left -= piece.len();
+                piece
+            };
+            vec![came.into_iter().map(cut).collect()]
+        }
+        Some(length) => {
+            let length = length as usize;
+            let whole = data::whole_blocks(came, transfer.count as usize * length, length);
+            let cut = |piece: Bytes| {
+                let starts = (0..piece.len()).step_by(length);
+                starts.map(move |at| vec![piece.slice(at..at + length)])
+            };
+            whole.into_iter().flat_map(cut).collect()
+        }
+    }
+}
+
+fn position(tape: &Tape, form: PositionForm, allocation: u32) -> TapeOutcome {
+    let place = tape.place();
+    let near_end = tape.is_in_early_warning();
+    let data = Position { object: place.object, file: place.marks, near_end }.emit(form);
+    let data = match form {
+        PositionForm::Extended => truncate(data, allocation),
+        PositionForm::Short | PositionForm::Long => data,
+    };
+    TapeOutcome::replying(data)
+}
+
+/// Moves the head, and says where it came to rest if it is not where it was sent.
+async fn move_head(tape: &mut Tape, op: TapeOp) -> Result<Option<Sense>, TapeError> {
+    let moved = match op {
+        TapeOp::Space { over: Over::EndOfData, .. } | TapeOp::Locate(Destination::EndOfData) => {
+            tape.go_to_end();
+            Moved::There
+        }
+        TapeOp::Space { over: Over::Blocks, count: count @ 0.. } => {
+            tape.space_blocks(count.unsigned_abs()).await?
+        }
+        TapeOp::Space { over: Over::Blocks, count } => {
+            tape.space_blocks_back(count.unsigned_abs()).await?
+        }
+        TapeOp::Space { over: Over::Filemarks, count: count @ 0.. } => {
+            tape.space_marks(count.unsigned_abs()).await?
+        }
+        TapeOp::Space { over: Over::Filemarks, count } => {
+            tape.space_marks_back(count.unsigned_abs()).await?
+        }
+        TapeOp::Locate(Destination::Object(object)) => tape.locate(object).await?,
+        TapeOp::Locate(Destination::File(file)) => tape.locate_file(file).await?,
+        _ => {
+            tape.rewind();
+            Moved::There
+        }
+    };
+    Ok(match moved {
+        Moved::There => None,
+        Moved::Mark(left) => Some(tape::filemark(left)),
+        Moved::EndOfData(left) => Some(tape::end_of_data(left)),
+        Moved::Beginning(left) => Some(tape::beginning(left)),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use proto::scsi::sense::{Key, Stream};
+use proto::scsi::{DeviceType, Parsed};
+use volume::store::faulty::Faulty;
+use volume::store::memory::Memory;
+use volume::{Kind, Verb, Volume};
+
+use super::super::super::test_initiator::TestInitiator;
+use super::super::super::{Command, LogicalUnit as _};
+use super::super::tests::{ME, OTHER, block};
+use super::super::{Disk, Options};
+use super::*;
+
+const SIZE: u64 = 1 << 20;
+const REWIND: [u8; 1] = [0x01];
+const READ_1000: [u8; 5] = [0x08, 0, 0, 0x03, 0xE8];
+const MARK: [u8; 5] = [0x10, 0, 0, 0, 1];
+
+/// A drive with `tape` in it, and two initiators that have been told of the power on.
+fn drive_of(tape: Arc<dyn Volume>) -> Disk {
+    let options = Options { device: DeviceType::Tape, ..Options::default() };
+    let drive = Disk::new(tape, "iqn.2026-11.dev.longhaul:t", 0, options);
+    for (n, nexus) in [(1, ME), (2, OTHER)] {
+        drive.attach(nexus, TestInitiator::new(n));
+        assert_eq!(sense_of(&run_by(&drive, nexus, &[0x00], vec![])).key, Key::UnitAttention);
+    }
+    drive
+}
+
+fn drive() -> Disk {
+    drive_of(Arc::new(Memory::new(SIZE, 512)))
+}
+
+fn run_by(drive: &Disk, nexus: Nexus, cdb: &[u8], data: Vec<u8>) -> Response {
+    let parsed = Parsed::of(&block(cdb), DeviceType::Tape);
+    let announced = data.len() as u32;
+    assert!(drive.data_out_len(&parsed) <= announced);
+    let data = if data.is_empty() { Vec::new() } else { vec![data.into()] };
+    drive.execute(nexus, Command { parsed, data, announced }).now_or_never().unwrap()
+}
+
+fn run(drive: &Disk, cdb: &[u8]) -> Response {
+    run_by(drive, ME, cdb, vec![])
+}
+
+fn sense_of(response: &Response) -> Sense {
+    let none = Sense::new(Key::NoSense, Additional::NONE);
+    Sense::parse(&response.sense).unwrap_or(none)
+}
+
+fn good(response: &Response) -> Vec<u8> {
+    assert_eq!(response.status, Status::Good, "{}", sense_of(response));
+    response.data.concat()
+}
+
+/// WRITE of one block of `len` bytes.
+fn write(drive: &Disk, fill: u8, len: u32) -> Response {
+    let [_, a, b, c] = len.to_be_bytes();
+    run_by(drive, ME, &[0x0A, 0, a, b, c], vec![fill; len as usize])
+}
+
+/// Blocks of 300 and 500 bytes, a file mark, a block of 1000, and the head at the beginning.
+fn recorded() -> Disk {
+    let drive = drive();
+    good(&write(&drive, 1, 300));
+    good(&write(&drive, 2, 500));
+    good(&run(&drive, &MARK));
+    good(&write(&drive, 3, 1000));
+    good(&run(&drive, &REWIND));
+    drive
+}
+
+fn position(drive: &Disk) -> (u64, u64) {
+    let long = good(&run(drive, &[0x34, 6]));
+    let number = |at: usize| u64::from_be_bytes(long[at..at + 8].try_into().unwrap());
+    (number(8), number(16))
+}
+
+fn ili(information: i64) -> Sense {
+    let stream = Stream { incorrect_length: true, ..Stream::NONE };
+    let sense = Sense::new(Key::NoSense, Additional::NONE).with_stream(stream);
+    sense.with_information(information.cast_unsigned())
+}
+
+#[test]
+fn blocks_of_any_length_come_back_with_what_is_missing() {
+    let drive = recorded();
+    let short = run(&drive, &READ_1000);
+    assert_eq!((short.data.concat(), sense_of(&short)), (vec![1; 300], ili(700)));
+    // SILI: it is no error then.
+    let long = run(&drive, &[0x08, 0, 0, 0, 100]);
+    assert_eq!((long.data.concat(), sense_of(&long)), (vec![2; 100], ili(-400)));
+    let mark = run(&drive, &READ_1000);
+    assert_eq!((mark.data.len(), sense_of(&mark)), (0, tape::filemark(1000)));
+    assert_eq!(good(&run(&drive, &READ_1000)), vec![3; 1000]);
+    let end = run(&drive, &READ_1000);
+    assert_eq!(sense_of(&end), tape::end_of_data(1000));
+    assert_eq!(position(&drive), (4, 1));
+    good(&run(&drive, &REWIND));
+    assert_eq!(good(&run(&drive, &[0x08, 2, 0, 0x03, 0xE8])), vec![1; 300]);
+}
+
+#[test]
+fn blocks_of_one_length_are_counted() {
+    let drive = drive();
+    let select = [0, 0, 0x10, 8, 0, 0, 0, 0, 0, 0, 1, 0];
+    good(&run_by(&drive, ME, &[0x15, 0x10, 0, 0, 12], select.to_vec()));
+    let changed = Sense::new(Key::UnitAttention, Additional::MODE_PARAMETERS_CHANGED);
+    assert_eq!(sense_of(&run_by(&drive, OTHER, &[0x00], vec![])), changed);
+    let data: Vec<u8> = (0..5 * 256).map(|at| (at / 256) as u8).collect();
+    good(&run_by(&drive, ME, &[0x0A, 1, 0, 0, 5], data.clone()));
+    good(&run(&drive, &MARK));
+    assert_eq!(position(&drive), (6, 1));
+    good(&run(&drive, &REWIND));
+    assert_eq!(good(&run(&drive, &[0x08, 1, 0, 0, 2])), data[..512]);
+    let rest = run(&drive, &[0x08, 1, 0, 0, 9]);
+    assert_eq!((rest.data.concat(), sense_of(&rest)), (data[512..].to_vec(), tape::filemark(6)));
+    // A block of another length ends a READ that counts.
+    good(&write(&drive, 7, 100));
+    good(&run(&drive, &[0x11, 0, 0xFF, 0xFF, 0xFF]));
+    assert_eq!(sense_of(&run(&drive, &[0x08, 1, 0, 0, 3])), ili(3));
+}
+
+#[test]
+fn head_moves_over_blocks_and_marks() {
+    let drive = recorded();
+    let space = |code: u8, count: i32| {
+        let [_, a, b, c] = count.to_be_bytes();
+        sense_of(&run(&drive, &[0x11, code, a, b, c]))
+    };
+    let there = Sense::new(Key::NoSense, Additional::NONE);
+    assert_eq!((space(0, 1), position(&drive)), (there, (1, 0)));
+    assert_eq!((space(0, 5), position(&drive)), (tape::filemark(4), (3, 1)));
+    assert_eq!((space(0, 5), position(&drive)), (tape::end_of_data(4), (4, 1)));
+    assert_eq!((space(0, -9), position(&drive)), (tape::filemark(8), (2, 0)));
+    assert_eq!((space(0, -9), position(&drive)), (tape::beginning(7), (0, 0)));
+    assert_eq!((space(1, 1), position(&drive)), (there, (3, 1)));
+    assert_eq!((space(1, 2), position(&drive)), (tape::end_of_data(2), (4, 1)));
+    assert_eq!((space(1, -1), position(&drive)), (there, (2, 0)));
+    assert_eq!((space(3, 0), position(&drive)), (there, (4, 1)));
+    let locate = |cdb: &[u8]| sense_of(&run(&drive, cdb));
+    assert_eq!((locate(&[0x2B, 0, 0, 0, 0, 0, 1]), position(&drive)), (there, (1, 0)));
+    let file = [0x92, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    assert_eq!((locate(&file), position(&drive)), (there, (3, 1)));
+    let beyond = [0x2B, 0, 0, 0, 0, 0, 9];
+    assert_eq!((locate(&beyond), position(&drive)), (tape::end_of_data(5), (4, 1)));
+}
+
+#[test]
+fn writing_in_the_middle_and_erasing_end_the_tape() {
+    let drive = recorded();
+    good(&write(&drive, 9, 10));
+    assert_eq!(sense_of(&run(&drive, &READ_1000)), tape::end_of_data(1000));
+    good(&run(&drive, &REWIND));
+    good(&run(&drive, &[0x19, 1]));
+    assert_eq!(sense_of(&run(&drive, &READ_1000)), tape::end_of_data(1000));
+}
+
+/// SSC-4, 4.2.5: what is written in the zone before the end is there; what does not fit is not, and file marks fit still.
+#[test]
+fn end_of_medium_is_announced_and_then_met() {
+    let drive = drive();
+    let mut warnings = 0;
+    let full = loop {
+        let written = sense_of(&write(&drive, 5, 20_000));
+        match written.key {
+            Key::NoSense if written == tape::early_warning() => warnings += 1,
+            Key::NoSense => assert_eq!(warnings, 0),
+            _ => break written,
+        }
+    };
+    assert_eq!(full, tape::overflow(20_000));
+    assert!(warnings > 1);
+    assert_eq!(sense_of(&run(&drive, &MARK)), tape::early_warning());
+    assert_eq!(good(&run(&drive, &[0x34]))[0], 0x40);
+}
+
+#[test]
+fn unloaded_tape_is_not_ready_until_it_is_loaded() {
+    let drive = recorded();
+    good(&run_by(&drive, OTHER, &[0x1E, 0, 0, 0, 1], vec![]));
+    let prevented = Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED);
+    good(&run(&drive, &[0x11, 1, 0, 0, 1]));
+    assert_eq!(sense_of(&run(&drive, &[0x1B, 0, 0, 0, 0])), prevented);
+    assert_eq!(position(&drive), (3, 1), "it has not moved");
+    good(&run_by(&drive, OTHER, &[0x1E, 0, 0, 0, 0], vec![]));
+    good(&run(&drive, &[0x1B, 0, 0, 0, 0]));
+    assert_eq!(sense_of(&run(&drive, &REWIND)), NO_TAPE);
+    good(&run(&drive, &[0x1B, 0, 0, 0, 1]));
+    let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    assert_eq!(sense_of(&run_by(&drive, OTHER, &[0x00], vec![])), changed);
+    assert_eq!(position(&drive), (0, 0));
+    assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
+}
+
+#[tokio::test]
+async fn exchanged_tape_is_another_one() {
+    let old = recorded();
+    let new = old.exchange(Arc::new(Memory::new(SIZE, 512)), "b".into(), false).await.unwrap();
+    assert_eq!(run(&old, &READ_1000).status, Status::Busy);
+    let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    assert_eq!(sense_of(&run(&new, &READ_1000)), changed);
+    assert_eq!(sense_of(&run(&new, &READ_1000)), tape::end_of_data(1000));
+    let empty = new.exchange(Arc::new(Memory::new(0, 512)), String::new(), false).await.unwrap();
+    assert_eq!(sense_of(&run(&empty, &REWIND)), NO_TAPE);
+    assert!(!empty.has_medium());
+}
+
+#[test]
+fn reader_reads_and_writes_nothing() {
+    let drive = recorded();
+    let reader = drive.for_readers();
+    assert_eq!(run(&reader, &READ_1000).data.concat(), vec![1; 300]);
+    assert_eq!(position(&drive), (1, 0), "the head is one for all");
+    let protected = Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED);
+    for cdb in [&MARK[..], &[0x19, 0]] {
+        assert_eq!(sense_of(&run(&reader, cdb)), protected);
+    }
+    let refused = Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
+    assert_eq!(sense_of(&run(&reader, &[0x1B])), refused);
+}
+
+#[test]
+fn reserved_tape_is_moved_by_its_holder_only() {
+    let drive = recorded();
+    good(&run(&drive, &[0x16]));
+    for cdb in [&REWIND[..], &READ_1000, &MARK] {
+        let status = run_by(&drive, OTHER, cdb, vec![]).status;
+        assert_eq!(status, Status::ReservationConflict, "{cdb:02x?}");
+    }
+    good(&run(&drive, &[0x17]));
+    good(&run_by(&drive, OTHER, &REWIND, vec![]));
+}
+
+/// What had GOOD already and is lost is told as a deferred error, by the command that would move away from it.
+#[test]
+fn lost_write_is_told_before_the_head_moves() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let drive = drive_of(Arc::<Faulty>::clone(&disk));
+    good(&write(&drive, 1, 300));
+    disk.fail(Verb::Flush, Kind::Medium);
+    let lost = sense_of(&run(&drive, &REWIND));
+    assert!(lost.deferred, "{lost}");
+    assert_eq!((lost.key, lost.additional), (Key::MediumError, Additional::WRITE_ERROR));
+    assert_eq!(position(&drive), (1, 0), "it has not moved");
+    // A file mark that all must be stable for fails by itself, and so does what would follow.
+    for cdb in [&MARK[..], &[0x10, 0, 0, 0, 0]] {
+        let refused = sense_of(&run(&drive, cdb));
+        assert_eq!((refused.deferred, refused.key), (false, Key::MediumError));
+    }
+}
+
+#[test]
+fn full_store_is_the_end_of_the_medium() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let drive = drive_of(Arc::<Faulty>::clone(&disk));
+    good(&write(&drive, 1, 300));
+    disk.fail(Verb::Write, Kind::NoSpace);
+    assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
+    good(&run(&drive, &MARK));
+    good(&run(&drive, &REWIND));
+    assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
+    assert_eq!(sense_of(&run(&drive, &READ_1000)), tape::filemark(1000));
+}
+
+#[test]
+fn file_that_is_no_tape_is_told_as_such() {
+    let drive = drive_of(Arc::new(Faulty::holding(vec![7; SIZE as usize], 512)));
+    let foreign = Sense::new(Key::MediumError, Additional::INCOMPATIBLE_FORMAT);
+    assert_eq!(sense_of(&run(&drive, &REWIND)), foreign);
+}
+
+/// A copy reads and writes the blocks of disks, of which a tape has none.
+#[test]
+fn tape_takes_no_command_of_disks() {
+    let drive = drive();
+    let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+    for opcode in [0x28, 0x2A, 0x35, 0x83, 0x88] {
+        assert_eq!(sense_of(&run(&drive, &[opcode])), unknown, "{opcode:02x}");
+    }
+    let read = Parsed::of(&block(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1]), DeviceType::Disk);
+    let response = drive.execute(ME, Command { parsed: read, data: vec![], announced: 0 });
+    assert_eq!(sense_of(&response.now_or_never().unwrap()), unknown);
+}
