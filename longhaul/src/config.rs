@@ -444,6 +444,10 @@ fn place_of(uri: &Uri) -> String {
             Some(path) => format!("cdrom:{}", absolute(path).shown()),
             None => "cdrom:".to_owned(),
         },
+        Location::Tape(tape) => match tape {
+            Some(path) => format!("tape:{}", absolute(path).shown()),
+            None => "tape:".to_owned(),
+        },
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }
@@ -503,7 +507,7 @@ impl Served {
         }
     }
 
-    /// The same optical drive with another disc in it; `None` if it is no drive.
+    /// The same drive with another disc or tape in it; `None` if it is no drive.
     #[must_use]
     pub fn with_disc(&self, disc: Option<PathBuf>) -> Option<Self> {
         let uri = self.uri.with_disc(disc)?;

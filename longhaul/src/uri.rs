@@ -23,7 +23,7 @@ pub const ISCSI_PORT: u16 = 3260;
 pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
+const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
     hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY], rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
 
 /// Names a volume.
@@ -39,6 +39,8 @@ pub enum Uri {
     Device(PathBuf),
     /// `cdrom:ISO`: an optical drive, with that disc or with none.
     Cdrom(Option<PathBuf>),
+    /// `tape:PATH`: a tape drive, with that tape or with none.
+    Tape(Option<PathBuf>),
     /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
     /// `concat:(URI,...)` and others that are made of volumes.
@@ -156,6 +158,8 @@ pub enum Location<'a> {
     Device(&'a Path),
     /// In the optical drive that it is: the image of a disc.
     Drive(Option<&'a Path>),
+    /// In the tape drive that it is: a tape.
+    Tape(Option<&'a Path>),
     /// In a unit of a target.
     Unit(&'a IscsiUri),
     /// In several volumes.
@@ -179,6 +183,7 @@ impl Uri {
         match self {
             Self::File(path) => Self::File(base.join(path)),
             Self::Cdrom(disc) => Self::Cdrom(disc.map(|path| base.join(path))),
+            Self::Tape(tape) => Self::Tape(tape.map(|path| base.join(path))),
             Self::Compound(compound) => Self::Compound(Box::new(compound.resolved_in(base))),
             Self::Rbd(image) => Self::Rbd(rbd::resolved_in(image, base)),
             other => other,
@@ -195,6 +200,7 @@ impl Uri {
             Self::File(path) => Location::File(path),
             Self::Device(path) => Location::Device(path),
             Self::Cdrom(disc) => Location::Drive(disc.as_deref()),
+            Self::Tape(tape) => Location::Tape(tape.as_deref()),
             Self::Iscsi(unit) => Location::Unit(unit),
             Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
                 (Kind::Limit(_), [limited]) => limited.location(),
@@ -256,7 +262,7 @@ impl Uri {
     pub fn has_size(&self) -> Option<&'static str> {
         match self.location() {
             Location::Process(_) => Some("has its size in its URI"),
-            Location::File(_) => None,
+            Location::File(_) | Location::Tape(_) => None,
             Location::Device(_) | Location::Unit(_) | Location::Served(_) | Location::Image(_) => {
                 Some("has a size of its own")
             }
@@ -274,6 +280,7 @@ impl Uri {
             Location::File(_)
             | Location::Device(_)
             | Location::Drive(_)
+            | Location::Tape(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_) => false,
@@ -286,11 +293,24 @@ impl Uri {
         matches!(self.location(), Location::Drive(_))
     }
 
-    /// The same drive with another disc in it, or with none; `None` if it is no drive.
+    /// Whether it is a tape drive.
+    #[must_use]
+    pub fn is_tape(&self) -> bool {
+        matches!(self.location(), Location::Tape(_))
+    }
+
+    /// Whether it is a drive, of whatever media: what is in it may be exchanged.
+    #[must_use]
+    pub fn has_medium(&self) -> bool {
+        self.is_drive() || self.is_tape()
+    }
+
+    /// The same drive with another disc or tape in it, or with none; `None` if it is no drive.
     #[must_use]
     pub fn with_disc(&self, disc: Option<PathBuf>) -> Option<Self> {
         match self {
             Self::Cdrom(_) => Some(Self::Cdrom(disc)),
+            Self::Tape(_) => Some(Self::Tape(disc)),
             Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
                 (kind @ Kind::Limit(_), [limited]) => {
                     let members = vec![limited.with_disc(disc)?];
@@ -344,6 +364,7 @@ impl Uri {
             "file" => Ok(Self::File(path()?)),
             "device" => Ok(Self::Device(path()?)),
             "cdrom" => Ok(Self::Cdrom(path().ok())),
+            "tape" => Ok(Self::Tape(path().ok())),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
@@ -494,6 +515,8 @@ impl fmt::Display for Uri {
             Self::Device(path) => write!(f, "device:{}", path.shown()),
             Self::Cdrom(None) => f.write_str("cdrom:"),
             Self::Cdrom(Some(path)) => write!(f, "cdrom:{}", path.shown()),
+            Self::Tape(None) => f.write_str("tape:"),
+            Self::Tape(Some(path)) => write!(f, "tape:{}", path.shown()),
             Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
                 write!(f, "iscsi://{host}/{target}/{lun}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
@@ -521,6 +544,8 @@ mod tests {
             "device:/dev/sdb",
             "cdrom:",
             "cdrom:/srv/debian.iso",
+            "tape:",
+            "tape:/srv/tapes/A.tape",
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
             "hyperscsi://server:5674/backup",

@@ -141,8 +141,8 @@ fn disc_that_cannot_be_read_leaves_the_one_that_is_in() {
     for (words, why) in [
         (["load", "movies", "short.iso"], "2048"),
         (["load", "movies", "missing.iso"], "does not exist"),
-        (["load", "disk", "one.iso"], "no optical drive `disk`: it has movies"),
-        (["load", "films", "one.iso"], "no optical drive `films`: it has movies"),
+        (["load", "disk", "one.iso"], "no drive `disk`: it has movies"),
+        (["load", "films", "one.iso"], "no drive `films`: it has movies"),
     ] {
         let (said, done) = media(home.path(), &words);
         assert!(!done && said.contains(why), "{words:?}: {said}");

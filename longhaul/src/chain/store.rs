@@ -2,6 +2,7 @@
 
 pub(super) mod compound;
 mod disc;
+mod tape;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -92,6 +93,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::File(path) => open_file(uri, path, options).await?,
         Uri::Device(path) => open_device(uri, path, options).await?,
         Uri::Cdrom(disc) => disc::open(uri, disc.as_deref(), options).await?,
+        Uri::Tape(tape) => tape::open(uri, tape.as_deref(), options).await?,
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
         Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,

@@ -145,8 +145,12 @@ fn look_for_one(volume: &Served) -> Outcome {
     if let Location::Drive(disc) = volume.uri.location() {
         return disc.map_or(Ok(()), |path| look_for_disc(volume, path));
     }
-    let Some(path) = volume.uri.path() else { return Ok(()) };
-    let device = volume.uri.file().is_none();
+    let tape = match volume.uri.location() {
+        Location::Tape(tape) => tape,
+        _ => None,
+    };
+    let Some(path) = volume.uri.path().or(tape) else { return Ok(()) };
+    let device = tape.is_none() && volume.uri.file().is_none();
     let makes = !device && volume.size.is_some() && !volume.read_only;
     let cannot = || Failure::new(format!("cannot open {}", volume.uri));
     match path.metadata() {

@@ -133,9 +133,11 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         Location::Image(_) => {
             Err(what().because("it is in a Ceph cluster").hint("`ceph -s` says how that is"))
         }
-        Location::Process(_) | Location::File(_) | Location::Device(_) | Location::Drive(_) => {
-            Err(what().because("it is on this machine").hint("leave it out"))
-        }
+        Location::Process(_)
+        | Location::File(_)
+        | Location::Device(_)
+        | Location::Drive(_)
+        | Location::Tape(_) => Err(what().because("it is on this machine").hint("leave it out")),
     }
 }
 

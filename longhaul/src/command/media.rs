@@ -1,4 +1,4 @@
-//! `longhaul media`: the discs in the optical drives of a running server.
+//! `longhaul media`: the discs and tapes in the drives of a running server.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::failure::{OrFail as _, Outcome};
 use crate::printable::{OneLine, Shown as _};
 use crate::size::Size;
 
-/// List the discs in the optical drives of a running server, put one in, and take it out
+/// List the discs and tapes in the drives of a running server, put one in, and take it out
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -24,9 +24,10 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul media load movies /srv/debian.iso
   longhaul media eject movies
+  longhaul media load backup /srv/tapes/B.tape
   longhaul media list
 
-A drive is a volume cdrom:ISO of `serve`, or cdrom: without a disc. A restart of the server puts in what its configuration
+A drive is a volume cdrom:ISO or tape:PATH of `serve`, or cdrom: or tape: with nothing in it. A restart of the server puts in what its configuration
 names.";
 
 #[derive(Debug, Subcommand)]
@@ -39,18 +40,18 @@ enum Action {
         #[command(flatten)]
         server: ServerSocket,
     },
-    /// Put a disc into a drive, in the place of the one that is in it
+    /// Put a disc or a tape into a drive, in the place of the one that is in it
     Load {
         /// The drive
         drive: String,
-        /// The image of the disc
+        /// The image of the disc, or the file of the tape
         iso: PathBuf,
         #[command(flatten)]
         force: Force,
         #[command(flatten)]
         server: ServerSocket,
     },
-    /// Take the disc out of a drive
+    /// Take the disc or the tape out of a drive
     Eject {
         /// The drive
         drive: String,
@@ -63,7 +64,7 @@ enum Action {
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Force {
-    /// Also if an initiator has locked the tray, as it does while the disc is mounted: it meets errors there then
+    /// Also if an initiator has locked the drive, as it does while the disc is mounted or the tape used: it meets errors there then
     #[arg(long)]
     force: bool,
 }

@@ -56,7 +56,7 @@ use crate::store::iscsi::Writers;
 use crate::systemd;
 use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
 use crate::transports;
-use crate::uri::{IscsiUri, Uri};
+use crate::uri::{IscsiUri, Location, Uri};
 pub(super) use conflicts::find as conflicts;
 use invitations::OpenInvitations;
 use live::Live;
@@ -453,7 +453,7 @@ async fn open_one(
 
 /// Looks at what is served, and tells what there is to be told of it.
 async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
-    if !chain.is_decrypted() && !volume.uri.is_drive() {
+    if !chain.is_decrypted() && !volume.uri.has_medium() {
         let late = || Err(Failure::new(format!("its start is not read within {SEEN_WITHIN:?}")));
         let seen = timeout(SEEN_WITHIN, inspect_header(volume, chain)).await;
         seen.unwrap_or_else(|_| late())?;
@@ -588,9 +588,10 @@ fn targets<'a>(volumes: impl Iterator<Item = (&'a Served, &'a Disk)>) -> Vec<Arc
 fn options(served: &Served, kept: Option<StoredReservations>) -> Options {
     let appearance = served.appearance.clone();
     Options {
-        device: match served.uri.is_drive() {
-            true => DeviceType::Optical,
-            false => DeviceType::Disk,
+        device: match served.uri.location() {
+            Location::Drive(_) => DeviceType::Optical,
+            Location::Tape(_) => DeviceType::Tape,
+            _ => DeviceType::Disk,
         },
         vendor: appearance.vendor.map(|vendor| vendor.0),
         product: appearance.product.map(|product| product.0),

@@ -38,6 +38,7 @@ impl Kind {
             Location::Device(path) => Some(Self::Device(device_name::of(path))),
             Location::Process(_)
             | Location::Drive(_)
+            | Location::Tape(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_)
@@ -88,8 +89,8 @@ impl Source {
     /// That of a volume that has just been opened; `None` if nothing of it outlives the process.
     pub(super) fn of(Found { volume, upstream, id, .. }: &Found) -> Outcome<Option<Self>> {
         let (place, kind) = match volume.uri.location() {
-            // A drive is known by its name: discs come and go.
-            Location::Process(_) | Location::Drive(_) => return Ok(None),
+            // A drive is known by its name: discs and tapes come and go.
+            Location::Process(_) | Location::Drive(_) | Location::Tape(_) => return Ok(None),
             Location::File(path) => (absolute(path)?, Kind::File(*id)),
             Location::Device(path) => (absolute(path)?, Kind::Device(device_name::of(path))),
             Location::Unit(_) | Location::Served(_) | Location::Image(_) => {

@@ -152,7 +152,10 @@ enum StoreName {
 
 fn place(uri: &Uri) -> Option<StoreName> {
     match uri.location() {
-        uri::Location::Process(_) | uri::Location::Several(_) | uri::Location::Drive(_) => None,
+        uri::Location::Process(_)
+        | uri::Location::Several(_)
+        | uri::Location::Drive(_)
+        | uri::Location::Tape(_) => None,
         uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
         uri::Location::Served(volume) => {
             Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))

@@ -1,4 +1,4 @@
-//! What a running server is told of the discs in its optical drives: which are there, and to exchange one.
+//! What a running server is told of the discs and tapes in its drives: which are there, and to exchange one.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -39,7 +39,9 @@ impl Live {
     fn drives(&self) -> Vec<Drive> {
         let drive = |volume: &Served| {
             let OpenVolume { chain, disk, .. } = self.open_volumes.get(&volume.name)?;
-            let Location::Drive(disc) = chain.uri().location() else { return None };
+            let (Location::Drive(disc) | Location::Tape(disc)) = chain.uri().location() else {
+                return None;
+            };
             Some(Drive {
                 name: volume.name.clone(),
                 disc: disc.map(PathBuf::from),
@@ -81,17 +83,17 @@ impl Live {
             }
             Err(MediumLocked) => {
                 chain.discard().await;
-                return Err(Failure::new(format!("cannot open the tray of {name}"))
+                return Err(Failure::new(format!("cannot take out what is in {name}"))
                     .because(MediumLocked)
-                    .hint("it is asked to let the disc go: unmount it there; or use --force"));
+                    .hint("it is asked to let it go: unmount it there; or use --force"));
             }
         };
         let clients = self.admitted().to_vec();
         let applied = self.replace((self.config().clone(), clients), &[], &[]);
         if timeout(SEEN_WITHIN, applied.closed).await.is_err() {
-            tracing::warn!(volume = name, "a session does not take notice of the other disc");
+            tracing::warn!(volume = name, "a session does not take notice of the other medium");
         }
-        tracing::info!(volume = name, uri = %volume.uri, "disc exchanged");
+        tracing::info!(volume = name, uri = %volume.uri, "medium exchanged");
         tokio::spawn(close(old));
         Ok(())
     }
@@ -100,15 +102,19 @@ impl Live {
     fn drive(&self, name: &str, disc: Option<PathBuf>) -> Outcome<Served> {
         let volume = self.volumes().iter().find(|volume| volume.name == name);
         match volume.and_then(|volume| volume.with_disc(disc)) {
-            Some(volume) => Ok(volume),
+            // The size in the configuration is what the tape there was made with: this one has its own.
+            Some(mut volume) => {
+                volume.size = None;
+                Ok(volume)
+            }
             None => {
-                let drives = self.volumes().iter().filter(|volume| volume.uri.is_drive());
+                let drives = self.volumes().iter().filter(|volume| volume.uri.has_medium());
                 let drives: Vec<_> = drives.map(|volume| &*volume.name).collect();
                 let known = match &drives[..] {
-                    [] => "it has none; a volume cdrom:[ISO] is one".to_owned(),
+                    [] => "it has none; a volume cdrom:[ISO] or tape:[PATH] is one".to_owned(),
                     drives => format!("it has {}", drives.join(", ")),
                 };
-                Err(Failure::new(format!("the server has no optical drive `{name}`: {known}")))
+                Err(Failure::new(format!("the server has no drive `{name}`: {known}")))
             }
         }
     }
@@ -116,7 +122,7 @@ impl Live {
 
 /// By what the disc in a drive of this identity is told from others: which file it is, and when that was written last.
 pub(super) fn disc_identity(drive: &str, chain: &Chain) -> String {
-    let file = chain.found_file().filter(|_| chain.uri().is_drive());
+    let file = chain.found_file().filter(|_| chain.uri().has_medium());
     let Some(file) = file else { return drive.to_owned() };
     let mut hash = Sha256::new();
     hash.update(drive);

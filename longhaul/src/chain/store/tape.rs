@@ -1,0 +1,97 @@
+//! The tapes in tape drives: files of blocks of 512 bytes, in a format of their own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use volume::Volume;
+use volume::store::memory::Memory;
+use volume::tape::{SIZE_MIN, Tape};
+
+use super::{Store, retry_while_locked};
+use crate::chain::OpenOptions;
+use crate::chain::created_file::CreatedFile;
+use crate::explain::explain;
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::size::Size;
+use crate::store::abilities::Opened;
+use crate::store::file;
+use crate::uri::Uri;
+
+/// The bytes of a unit of the format.
+const UNIT: u32 = proto::scsi::unit::tape::UNIT;
+
+/// Opens the tape at `path`, which is made if it is missing and a size is given, or a volume of no blocks for a drive
+/// without one.
+pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) -> Outcome<Store> {
+    let what = || format!("cannot open {uri}");
+    if options.block_size.is_some_and(|size| size != UNIT) {
+        let why = "the blocks of a tape have the lengths that its clients give them";
+        return Err(Failure::usage(what()).because(why).hint("leave block_size out"));
+    }
+    let Some(path) = path else {
+        if options.may_be_empty {
+            return Ok(Store::new("tape", Opened::plain(Arc::new(Memory::new(0, UNIT)))));
+        }
+        return Err(Failure::usage(what()).because("no tape is in it").hint("name one: tape:PATH"));
+    };
+    if options.size.is_some_and(|size| size.0 < SIZE_MIN) {
+        let why = format!("a tape has at least {}", Size(SIZE_MIN));
+        return Err(Failure::usage(what()).because(why));
+    }
+    let with = file::FileOptions {
+        size: options.size.map(|size| size.0),
+        existing_only: options.existing_only,
+        read_only: options.read_only,
+        block_size: UNIT,
+        direct: options.direct,
+        ..file::FileOptions::default()
+    };
+    let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
+    let (opened, made) = opened.map_err(|why| explain(what(), why))?;
+    let mut opened = opened.opened("tape");
+    // A tape is as long as it was made.
+    opened.abilities.grow = None;
+    refuse_foreign(uri, &opened.volume).await?;
+    let mut store = Store::new("tape", opened);
+    if let (true, Some(close)) = (made, &store.opened.abilities.close) {
+        store.made = CreatedFile::new(path, close);
+    }
+    Ok(store)
+}
+
+/// Refuses a file that is no tape, before a client finds that out.
+async fn refuse_foreign(uri: &Uri, volume: &Arc<dyn Volume>) -> Outcome {
+    let tape = Tape::open(Arc::clone(volume), 0).await;
+    tape.map(drop).or_fail(|| format!("cannot use {uri}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store;
+    use super::*;
+
+    async fn opened(uri: &str, options: &OpenOptions) -> Result<u64, String> {
+        let opened = store(&uri.parse().unwrap(), options).await;
+        opened.map(|store| store.opened.volume.shape().size).map_err(|why| why.to_string())
+    }
+
+    #[tokio::test]
+    async fn tape_is_made_once_and_foreign_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.tape");
+        let uri = format!("tape:{}", path.display());
+        let sized = |size| OpenOptions { size: Some(Size(size)), ..OpenOptions::default() };
+        let plain = OpenOptions { may_be_empty: true, ..OpenOptions::default() };
+        assert!(opened(&uri, &plain).await.unwrap_err().contains("does not exist"));
+        assert!(opened(&uri, &sized(1 << 19)).await.is_err() && !path.exists());
+        assert_eq!(opened(&uri, &sized(1 << 20)).await, Ok(1 << 20));
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        assert_eq!(opened(&uri, &plain).await, Ok(1 << 20));
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let refused = opened(&uri, &plain).await.unwrap_err();
+        assert!(refused.contains("cannot use"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), vec![7; 1 << 20]);
+        assert_eq!(opened("tape:", &plain).await, Ok(0));
+        assert!(opened("tape:", &OpenOptions::default()).await.is_err());
+    }
+}
