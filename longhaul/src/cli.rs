@@ -11,7 +11,7 @@ use crate::command::enrol::GivenInvitation;
 use crate::command::{
     attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite,
     journal, key, ls, man_pages, media, mirror, mount, outlast_stray_signals, reload, replay,
-    revoke, serve, status, tune, umount, upgrade, volumes,
+    revoke, serve, status, tape, tune, umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -77,6 +77,7 @@ enum Command {
     Journal(journal::Args),
     Media(media::Args),
     Mirror(mirror::Args),
+    Tape(tape::Args),
     Tune(tune::Args),
     Help(help::Args),
     Completions(man_pages::Completions),
@@ -200,6 +201,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Journal(args) => journal::run(args).await,
             Command::Media(args) => media::run(args).await,
             Command::Mirror(args) => mirror::run(args).await,
+            Command::Tape(args) => tape::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Help(args) => help::run(&args, Cli::command()),
             Command::Completions(args) => man_pages::completions(&args, Cli::command()),

@@ -46,6 +46,7 @@ pub mod revoke;
 pub mod serve;
 mod server_socket;
 pub mod status;
+pub mod tape;
 mod trace_file;
 pub mod tune;
 pub mod umount;

@@ -1,0 +1,342 @@
+//! `longhaul tape`: what is on a tape, and files to and from it, without a drive.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clap::Subcommand;
+use serde::Serialize;
+use volume::tape::{BLOCK_MAX, Moved, Read, Tape, TapeError, TapeResult};
+
+use super::{closing, say, say_done, say_json};
+use crate::chain::{self, Chain, OpenOptions};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::printable::Shown as _;
+use crate::regular_file::open_regular;
+use crate::size::Size;
+use crate::uri::Uri;
+
+/// Look at a tape that no drive has, check it, and copy files to and from it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul tape info /srv/tapes/A.tape
+  longhaul tape import /srv/tapes/A.tape --size 100G home.tar etc.tar
+  longhaul tape export /srv/tapes/A.tape --file 1 | tar -t
+
+A file on a tape is what lies between two file marks, counted from 0. An archive of tar is imported and exported as it is.";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show how long it is, and what is on it
+    Info {
+        /// The tape
+        tape: PathBuf,
+        /// Print one JSON object, with sizes in bytes
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write files behind what is on it, each with a file mark at its end
+    Import {
+        /// The tape
+        tape: PathBuf,
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// The length of the blocks; the last one of a file may be shorter
+        #[arg(long, default_value = "10K")]
+        block: Size,
+        /// Make the tape if it is missing, so long
+        #[arg(long)]
+        size: Option<Size>,
+    },
+    /// Write one of its files to standard output, or all of them to a directory
+    Export {
+        /// The tape
+        tape: PathBuf,
+        /// Which file
+        #[arg(long, conflicts_with = "dir", required_unless_present = "dir")]
+        file: Option<u64>,
+        /// The directory, which is made: file 0 is called 0000 there
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Read all of it, and fail if anything is not what was written
+    Verify {
+        /// The tape
+        tape: PathBuf,
+    },
+}
+
+/// Does it.
+pub async fn run(args: Args) -> Outcome {
+    match args.action {
+        Action::Info { tape, json } => info(&tape, json).await,
+        Action::Import { tape, files, block, size } => import(&tape, &files, block, size).await,
+        Action::Export { tape, file, dir } => export(&tape, file, dir.as_deref()).await,
+        Action::Verify { tape } => verify(&tape).await,
+    }
+}
+
+/// Works on a tape that nobody else uses meanwhile.
+async fn on_tape<T>(
+    path: &Path,
+    options: OpenOptions,
+    work: impl AsyncFnOnce(&mut Tape) -> Outcome<T>,
+) -> Outcome<T> {
+    let chain = chain::open(&Uri::Tape(Some(path.to_owned())), options).await?;
+    closing(chain, async |chain: &Chain| {
+        let new_id =
+            getrandom::u64().or_fail(|| "the system gives no random numbers".to_owned())?;
+        let tape = Tape::open(Arc::clone(&chain.volume()), new_id).await;
+        work(&mut tape.or_fail(|| format!("cannot use {}", path.shown()))?).await
+    })
+    .await
+}
+
+fn to_read() -> OpenOptions {
+    OpenOptions { existing_only: true, read_only: true, ..OpenOptions::default() }
+}
+
+/// What is printed of a tape.
+#[derive(Serialize)]
+struct Info {
+    /// In hexadecimal digits; absent of a tape that nothing was ever written to.
+    id: Option<String>,
+    size: u64,
+    /// Bytes of it that are used, with what is needed beside the data.
+    used: u64,
+    /// Bytes up to the early warning.
+    left: u64,
+    blocks: u64,
+    filemarks: u64,
+}
+
+impl std::fmt::Display for Info {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let id = self.id.as_deref().unwrap_or("none, it is blank");
+        writeln!(f, "  id          {id}")?;
+        writeln!(f, "  size        {}", Size(self.size))?;
+        writeln!(f, "  used        {}, {} left", Size(self.used), Size(self.left))?;
+        write!(f, "  holds       {} blocks, {} file marks", self.blocks, self.filemarks)
+    }
+}
+
+async fn info(path: &Path, json: bool) -> Outcome {
+    let info = on_tape(path, to_read(), async |tape: &mut Tape| {
+        tape.go_to_end();
+        let end = tape.end();
+        Ok(Info {
+            id: Some(tape.id()).filter(|id| *id != 0).map(|id| format!("{id:016x}")),
+            size: tape.capacity(),
+            used: end.at,
+            left: tape.remaining(),
+            blocks: end.object - end.marks,
+            filemarks: end.marks,
+        })
+    })
+    .await?;
+    if json {
+        return say_json(&info);
+    }
+    say(&format!("{}\n{info}", path.shown()))
+}
+
+async fn import(path: &Path, files: &[PathBuf], block: Size, size: Option<Size>) -> Outcome {
+    if block.0 == 0 || block.0 > BLOCK_MAX.into() {
+        let most = Size(BLOCK_MAX.into());
+        return Err(Failure::usage(format!("a block has 1 to {most} bytes, not {block}")));
+    }
+    // A size is what a new one is made with.
+    let size = size.filter(|_| !path.exists());
+    let options = OpenOptions { size, ..OpenOptions::default() };
+    on_tape(path, options, async |tape: &mut Tape| {
+        tape.go_to_end();
+        for file in files {
+            let number = tape.place().marks;
+            let bytes = import_file(tape, file, block.0 as usize).await?;
+            say_done(&format!("{} is file {number}: {}", file.shown(), Size(bytes)))?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Writes a file and a file mark. Where that fails the tape ends before it.
+async fn import_file(tape: &mut Tape, path: &Path, block: usize) -> Outcome<u64> {
+    let what = || format!("cannot write {} to the tape", path.shown());
+    let mut file = open_regular(path).or_fail(|| format!("cannot open {}", path.shown()))?;
+    let begun = tape.place().object;
+    let written = async {
+        let mut bytes = 0;
+        loop {
+            let data =
+                next_block(&mut file, block).or_fail(|| format!("cannot read {}", path.shown()))?;
+            if data.is_empty() {
+                break;
+            }
+            bytes += data.len() as u64;
+            tape.write(&[data]).await.or_fail(what)?;
+            if tape.is_in_early_warning() {
+                return Err(Failure::new(what()).because(TapeError::Full));
+            }
+        }
+        tape.write_mark().await.or_fail(what)?;
+        tape.sync().await.or_fail(what)?;
+        Ok(bytes)
+    }
+    .await;
+    if written.is_err() {
+        tape.locate(begun).await.or_fail(what)?;
+        tape.erase().await.or_fail(what)?;
+    }
+    written
+}
+
+fn next_block(file: &mut File, block: usize) -> io::Result<Bytes> {
+    let mut data = Vec::with_capacity(block);
+    file.take(block as u64).read_to_end(&mut data)?;
+    Ok(data.into())
+}
+
+async fn export(path: &Path, file: Option<u64>, dir: Option<&Path>) -> Outcome {
+    on_tape(path, to_read(), async |tape: &mut Tape| match (file, dir) {
+        (Some(number), _) => {
+            let missing = || {
+                let there = tape_files(tape);
+                Failure::new(format!("{} has no file {number}: it has {there}", path.shown()))
+            };
+            if number >= tape_files(tape) {
+                return Err(missing());
+            }
+            let mut out = io::stdout().lock();
+            export_file(tape, number, &mut out).await.map(drop)
+        }
+        (None, Some(dir)) => export_all(tape, dir).await,
+        (None, None) => Ok(()),
+    })
+    .await
+}
+
+/// How many files it has: what is behind the last file mark is one, if there is anything.
+fn tape_files(tape: &Tape) -> u64 {
+    let end = tape.end();
+    let is_marked = end.object == 0 || end.last_mark != 0 && end.last_mark == end.previous;
+    end.marks + u64::from(!is_marked)
+}
+
+async fn export_all(tape: &mut Tape, dir: &Path) -> Outcome {
+    fs::create_dir_all(dir).or_fail(|| format!("cannot make {}", dir.shown()))?;
+    for number in 0..tape_files(tape) {
+        let to = dir.join(format!("{number:04}"));
+        let made = File::create_new(&to).or_fail(|| format!("cannot make {}", to.shown()));
+        let mut out = io::BufWriter::new(made?);
+        let bytes = export_file(tape, number, &mut out).await?;
+        let out = out.into_inner().map_err(io::IntoInnerError::into_error);
+        let synced = out.and_then(|file| file.sync_all());
+        synced.or_fail(|| format!("cannot write {}", to.shown()))?;
+        say_done(&format!("{}: {}", to.shown(), Size(bytes)))?;
+    }
+    Ok(())
+}
+
+async fn export_file(tape: &mut Tape, number: u64, out: &mut impl Write) -> Outcome<u64> {
+    let what = || format!("cannot read file {number} of the tape");
+    let Moved::There = tape.locate_file(number).await.or_fail(what)? else {
+        return Err(Failure::new(what()).because("it is not there"));
+    };
+    let (mut bytes, mut likely) = (0, 0);
+    while let Read::Block(data) = tape.read(likely).await.or_fail(what)? {
+        out.write_all(&data).or_fail(|| "cannot write what was read".to_owned())?;
+        (likely, bytes) = (data.len() as u32, bytes + data.len() as u64);
+    }
+    out.flush().or_fail(|| "cannot write what was read".to_owned())?;
+    Ok(bytes)
+}
+
+async fn verify(path: &Path) -> Outcome {
+    on_tape(path, to_read(), async |tape: &mut Tape| {
+        let Checked { records, damaged, first } =
+            read_all(tape).await.or_fail(|| format!("cannot read all of {}", path.shown()))?;
+        match first {
+            None => say_done(&format!("{}: all {records} records are whole", path.shown())),
+            Some(first) => Err(Failure::new(format!("{} is damaged", path.shown()))
+                .because(format!("{damaged} of {records} records are not what was written: {first}"))
+                .hint("the others can be read: `longhaul tape export`, or a client that goes on behind an error")),
+        }
+    })
+    .await
+}
+
+/// How many records there are, how many of them are damaged, and the first of these.
+#[derive(Default)]
+struct Checked {
+    records: u64,
+    damaged: u64,
+    first: Option<TapeError>,
+}
+
+async fn read_all(tape: &mut Tape) -> TapeResult<Checked> {
+    let (mut checked, mut likely) = (Checked::default(), 0);
+    loop {
+        let before = tape.place().object;
+        match tape.read(likely).await {
+            Ok(Read::EndOfData) => return Ok(checked),
+            Ok(Read::Block(data)) => likely = data.len() as u32,
+            Ok(Read::Mark) => {}
+            // It has gone on behind it, or cannot.
+            Err(why @ TapeError::Damaged { .. }) if tape.place().object > before => {
+                checked.damaged += 1;
+                checked.first.get_or_insert(why);
+            }
+            Err(why) => return Err(why),
+        }
+        checked.records += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_come_back_as_they_were_and_damage_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let contents = [vec![1; 25_000], vec![], vec![3; 10_240]];
+        let files: Vec<_> = contents.iter().zip(["a", "b", "c"]).collect();
+        for (bytes, name) in &files {
+            fs::write(path(name), bytes).unwrap();
+        }
+        let tape = path("t.tape");
+        let (block, size) = (Size(10_240), Some(Size(1 << 20)));
+        let names = [path("a"), path("b"), path("c")];
+        import(&tape, &names, block, size).await.unwrap_or_else(|why| panic!("{why}"));
+        let out = path("out");
+        export(&tape, None, Some(&out)).await.unwrap_or_else(|why| panic!("{why}"));
+        for (number, bytes) in contents.iter().enumerate() {
+            assert_eq!(&fs::read(out.join(format!("{number:04}"))).unwrap(), bytes);
+        }
+        assert!(!out.join("0003").exists());
+        assert!(export(&tape, Some(3), None).await.is_err());
+        // One that does not fit leaves the tape as it was.
+        fs::write(path("large"), vec![7; 2 << 20]).unwrap();
+        let used = fs::read(&tape).unwrap();
+        assert!(import(&tape, &[path("large")], block, None).await.is_err());
+        verify(&tape).await.unwrap_or_else(|why| panic!("{why}"));
+        let mut bytes = fs::read(&tape).unwrap();
+        assert_eq!(bytes.len(), used.len());
+        bytes[8192 + 5000] ^= 1;
+        fs::write(&tape, bytes).unwrap();
+        let damaged = verify(&tape).await.unwrap_err().to_string();
+        assert!(damaged.contains("is damaged"), "{damaged}");
+    }
+}
