@@ -177,6 +177,12 @@ impl Uri {
         if is_device { Self::Device(path) } else { Self::File(path) }
     }
 
+    /// The URI of a tape.
+    #[must_use]
+    pub const fn of_tape(path: PathBuf) -> Self {
+        Self::Tape(Some(path))
+    }
+
     /// The same where the paths of files begin at the directory `base`.
     #[must_use]
     pub fn resolved_in(self, base: &Path) -> Self {

@@ -25,8 +25,8 @@ use proto::hyperscsi::{Config, DATA_MAX, Ended, Fill, SITE_KEY_LEN, SiteKey};
 use proto::identity::Identity;
 use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
-use proto::scsi::Status;
 use proto::scsi::ports::{AccessState, PORT, Port};
+use proto::scsi::{DeviceType, Sense, Status};
 use raw::{Raw, read, site_key, write};
 use testing::Random;
 use tokio::net::UdpSocket;
@@ -332,6 +332,31 @@ async fn reservation_belongs_to_the_initiator_port() {
         let reply = raw.run(NAME, &write(0, 1), vec![1; 512], 0).await.unwrap();
         assert_eq!(reply.status, status);
     }
+}
+
+/// SSC-4, 7.4: a block that is shorter than was asked for ends the command with CHECK CONDITION, and comes all the same.
+#[tokio::test]
+async fn short_block_of_a_tape_comes_with_its_sense() {
+    let keys = Keys::new();
+    let options = Options { device: DeviceType::Tape, ..Options::default() };
+    let tape: Arc<dyn Volume> = Arc::new(Memory::new(1 << 20, 512));
+    let device = Arc::new(TargetDevice::new(TARGET, [(0, tape, options)]));
+    let offering = Offering { devices: vec![device], ..offering(Some(memory()), &keys) };
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let running = serve_offering(address, offering, &keys, 1 << 20).await;
+    let mut raw = Raw::connect(running.address, &keys.client, 1).await;
+    let _told = raw.run(NAME, &[0; 6], vec![], 0).await;
+    let write = [0x0A, 0, 0, 0x03, 0xE8, 0];
+    assert_eq!(raw.run(NAME, &write, vec![7; 1000], 0).await.unwrap().status, GOOD);
+    for cdb in [[0x10, 0, 0, 0, 1, 0], [0x01, 0, 0, 0, 0, 0]] {
+        assert_eq!(raw.run(NAME, &cdb, vec![], 0).await.unwrap().status, GOOD);
+    }
+    let short = raw.run(NAME, &[0x08, 0, 0, 0x10, 0, 0], vec![], 4096).await.unwrap();
+    assert_eq!((short.status, &short.data_in[..]), (Status::CheckCondition, &[7; 1000][..]));
+    let sense = Sense::parse(&short.sense).unwrap();
+    assert!(sense.stream.incorrect_length && sense.information == Some(3096), "{sense}");
+    let mark = raw.run(NAME, &[0x08, 0, 0, 0x10, 0, 0], vec![], 4096).await.unwrap();
+    assert!(Sense::parse(&mark.sense).unwrap().stream.filemark && mark.data_in.is_empty());
 }
 
 /// A handle is for the disk that it was given out for. Another one in its place is not reached by it.

@@ -1,6 +1,6 @@
 //! `longhaul tape`: what is on a tape, and files to and from it, without a drive.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use volume::tape::{BLOCK_MAX, Moved, Read, Tape, TapeError, TapeResult};
 
 use super::{closing, say, say_done, say_json};
 use crate::chain::{self, Chain, OpenOptions};
+use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::regular_file::open_regular;
@@ -92,7 +93,7 @@ async fn on_tape<T>(
     options: OpenOptions,
     work: impl AsyncFnOnce(&mut Tape) -> Outcome<T>,
 ) -> Outcome<T> {
-    let chain = chain::open(&Uri::Tape(Some(path.to_owned())), options).await?;
+    let chain = chain::open(&Uri::of_tape(path.to_owned()), options).await?;
     closing(chain, async |chain: &Chain| {
         let new_id =
             getrandom::u64().or_fail(|| "the system gives no random numbers".to_owned())?;
@@ -234,7 +235,7 @@ fn tape_files(tape: &Tape) -> u64 {
 }
 
 async fn export_all(tape: &mut Tape, dir: &Path) -> Outcome {
-    fs::create_dir_all(dir).or_fail(|| format!("cannot make {}", dir.shown()))?;
+    make_directories(dir, 0o777).or_fail(|| format!("cannot make {}", dir.shown()))?;
     for number in 0..tape_files(tape) {
         let to = dir.join(format!("{number:04}"));
         let made = File::create_new(&to).or_fail(|| format!("cannot make {}", to.shown()));
@@ -305,6 +306,8 @@ async fn read_all(tape: &mut Tape) -> TapeResult<Checked> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Mode pages (SPC-4, 7.5; SBC-3, 6.5; MMC-6, 7; SSC-4, 8.3): what MODE SENSE shows of a unit and MODE SELECT may
 //! change.
 
-mod tape;
+pub mod tape;
 
 use super::cdb::{Form, PageControl};
 use super::readiness::Readiness;

@@ -6,6 +6,7 @@ pub mod optical;
 mod power;
 mod step;
 pub mod tape;
+mod tape_op;
 
 pub use step::{MediumOp, Step, UnitOp};
 
@@ -290,11 +291,7 @@ impl Unit {
             }
             Cdb::SanitizeExit => Ok(UnitOp::SanitizeExit.into()),
             Cdb::Optical(cdb) => optical::plan(cdb, self.drive(switches.readiness)),
-            Cdb::Tape(cdb) => {
-                let block_size = self.block_size();
-                let capacity = self.blocks() * u64::from(block_size);
-                tape::plan(cdb, switches, capacity, self.limits.transfer_max * block_size)
-            }
+            Cdb::Tape(cdb) => self.plan_tape(cdb, switches),
             Cdb::Read(_)
             | Cdb::Write(_)
             | Cdb::WriteVerify(..)
@@ -306,6 +303,12 @@ impl Unit {
             | Cdb::Unmap { .. }
             | Cdb::GetLbaStatus { .. } => self.plan_medium(&cdb, switches).map(Step::Medium),
         }
+    }
+
+    fn plan_tape(&self, cdb: TapeCdb, switches: Switches) -> Result<Step, Sense> {
+        let block_size = self.block_size();
+        let capacity = self.blocks() * u64::from(block_size);
+        tape::plan(cdb, switches, capacity, self.limits.transfer_max * block_size)
     }
 
     /// PREVENT ALLOW MEDIUM REMOVAL. The persistent forms of MMC-6, 6.14 are about a button, which no drive here has; of

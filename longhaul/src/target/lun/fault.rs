@@ -16,6 +16,10 @@ pub(super) enum Fault {
     Status(Status),
 }
 
+/// Something that cannot be.
+pub(super) const INTERNAL: Sense =
+    Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE);
+
 impl From<Sense> for Fault {
     fn from(sense: Sense) -> Self {
         Self::Check(sense)

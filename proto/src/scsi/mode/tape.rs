@@ -2,9 +2,17 @@
 
 use super::super::Sense;
 use super::super::cdb::Form;
-use super::super::unit::tape::{BLOCK_MAX, DENSITIES, DENSITY};
 use super::Switches;
 use crate::reader::{Reader, Truncated};
+
+/// The longest block, which is that of `volume::tape` too.
+pub const BLOCK_MAX: u32 = 8 << 20;
+
+/// DENSITY CODE: one that no standard gave away. It stands for the format of the file.
+pub const DENSITY: u8 = 0x80;
+
+/// The density codes that MODE SELECT takes: the default, the one that there is, and "as it is".
+const DENSITIES: [u8; 3] = [0x00, DENSITY, 0x7F];
 
 const WRITE_PROTECTED: u8 = 0x80;
 /// BUFFERED MODE: what is written may be volatile until it is asked for.

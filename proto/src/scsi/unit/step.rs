@@ -5,7 +5,7 @@ use super::super::cdb::{Compare, Form};
 use super::super::reservation::{Out, ReserveInAction};
 use super::super::sanitize::Method;
 use super::super::sense::Format;
-use super::tape::TapeOp;
+use super::tape_op::TapeOp;
 
 /// What is left to do for a command that is in order.
 #[derive(Clone, Debug, PartialEq, Eq)]

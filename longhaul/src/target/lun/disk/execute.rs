@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use volume::{Blame, Durability, Span};
 
 use super::super::answer::Abort;
-use super::super::fault::Fault;
+use super::super::fault::{Fault, INTERNAL};
 use super::super::{Command, Nexus, Response, data};
 use super::reserved::ReservationEffects;
 use super::tape::TapeOutcome;
@@ -63,7 +63,7 @@ impl Core {
             Step::Copy => Box::pin(self.copy(nexus, data, abort)).await?,
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
-            Step::Tape(_) => return Err(internal().into()),
+            Step::Tape(_) => return Err(INTERNAL.into()),
         };
         self.flush_if_uncached(switches).await.map(|()| answer)
     }
@@ -108,7 +108,7 @@ impl Core {
         match step {
             Step::Tape(op) => self.work_on_tape(nexus, op, command.data, abort).await,
             Step::Reply(data) => Ok(TapeOutcome::replying(data)),
-            Step::Unit(_) | Step::Medium(_) | Step::Copy => Err(internal().into()),
+            Step::Unit(_) | Step::Medium(_) | Step::Copy => Err(INTERNAL.into()),
         }
     }
 
@@ -263,7 +263,7 @@ impl Core {
             Ok(()) => return,
             Err(Fault::Check(sense)) => sense,
             // A status has no deferred form; what failed was not done all the same.
-            Err(Fault::Status(_)) => internal(),
+            Err(Fault::Status(_)) => INTERNAL,
         };
         self.attend(|attentions| {
             nexuses.iter().for_each(|nexus| attentions.defer(*nexus, sense));
@@ -347,11 +347,6 @@ fn check_data_out(cdb: &Cdb, command: &Command, needed: u32, block_size: u32) ->
         return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
     }
     Ok(())
-}
-
-/// Something that cannot be.
-pub(super) const fn internal() -> Sense {
-    Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
 }
 
 pub(super) const fn durability(durable: bool) -> Durability {

@@ -12,7 +12,7 @@ use tracing::warn;
 use volume::tape::{Moved, OpenError, Read, Tape, TapeError};
 
 use super::super::answer::Abort;
-use super::super::fault::Fault;
+use super::super::fault::{Fault, INTERNAL};
 use super::super::{Nexus, Response, data};
 use super::Core;
 use crate::log_limiter::Permit;
@@ -137,7 +137,7 @@ impl Core {
 
     async fn open_tape(&self) -> Result<Tape, Fault> {
         let Ok(new_id) = getrandom::u64() else {
-            return Err(super::execute::internal().into());
+            return Err(INTERNAL.into());
         };
         let opened = Tape::open(Arc::clone(&self.volume), new_id).await;
         opened.map_err(|why| match why {

@@ -5,13 +5,11 @@ use super::super::{Cdb, Fields, Sense};
 use super::{Entry, Types, row};
 use crate::scsi::cdb::traits::{self, Traits};
 
+/// How the fields of a block are read.
+type Parse = fn(Fields<'_>) -> Result<Cdb, Sense>;
+
 /// A row of a tape's own.
-const fn tape(
-    opcode: u8,
-    usage: &'static [u8],
-    traits: Traits,
-    parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
-) -> Entry {
+const fn tape(opcode: u8, usage: &'static [u8], traits: Traits, parse: Parse) -> Entry {
     row(opcode, usage, Types::TAPE, traits, parse)
 }
 

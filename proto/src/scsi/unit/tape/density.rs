@@ -1,10 +1,6 @@
 //! REPORT DENSITY SUPPORT (SSC-4, 7.8): there is one density, which stands for the format of the file.
 
-/// DENSITY CODE: one that no standard gave away.
-pub(in crate::scsi) const DENSITY: u8 = 0x80;
-
-/// The density codes that MODE SELECT takes: the default, the one that there is, and "as it is".
-pub(in crate::scsi) const DENSITIES: [u8; 3] = [0x00, DENSITY, 0x7F];
+use super::super::super::mode::tape::DENSITY;
 
 const HEADER: usize = 4;
 const DESCRIPTOR: usize = 52;

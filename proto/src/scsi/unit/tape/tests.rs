@@ -1,4 +1,4 @@
-use super::super::super::cdb::{Parsed, commands};
+use super::super::super::cdb::{Destination, Over, Parsed, PositionForm, commands};
 use super::super::super::command::Command;
 use super::super::super::inquiry::{Identity, Standard};
 use super::super::super::readiness::Readiness;

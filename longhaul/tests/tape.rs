@@ -1,0 +1,124 @@
+//! Tapes of the served program: what initiators have written outlives the server, is read without a drive, and is
+//! exchanged under them.
+
+mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use common::{LONGHAUL, Running, run};
+use peer::Peer;
+use proto::scsi::Sense;
+use proto::scsi::sense::Additional;
+
+const REWIND: &[u8] = &[0x01, 0, 0, 0, 0, 0];
+const MARK: &[u8] = &[0x10, 0, 0, 0, 1, 0];
+
+/// A server of this volume in `home`, and its portal.
+fn serve(home: &Path, volume: &str) -> (Running, SocketAddr) {
+    let mut command = Command::new(LONGHAUL);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--control", "control.sock"]);
+    command.args(["--volume", volume]);
+    let server = Running::start(command.current_dir(home));
+    let ready = server.line().unwrap();
+    let uri = ready.strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{ready:?}"));
+    let portal = uri.split('/').next().unwrap().parse().unwrap();
+    (server, portal)
+}
+
+/// What the program says to these words, and whether it was done.
+fn longhaul(home: &Path, words: &[&str]) -> (String, bool) {
+    let (said, status) = run(Command::new(LONGHAUL).args(words).current_dir(home));
+    (said, status.success())
+}
+
+/// An initiator that has been told of the power on.
+fn initiator(portal: SocketAddr) -> Peer {
+    let name = "iqn.2001-04.com.example:1";
+    let mut peer = Peer::log_in(portal, name, 1, "iqn.2026-11.dev.longhaul:backup");
+    assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
+    peer
+}
+
+/// The data of a command, or why there are none.
+fn ask(peer: &mut Peer, cdb: &[u8], data: Vec<u8>, room: u32) -> Result<Vec<u8>, Additional> {
+    match peer.run_on(0, cdb, data, room).expect("an answer") {
+        (0, data) => Ok(data),
+        (_, sense) => Err(Sense::parse(&sense).unwrap().additional),
+    }
+}
+
+fn write(peer: &mut Peer, block: &[u8]) {
+    let [_, a, b, c] = (block.len() as u32).to_be_bytes();
+    assert_eq!(ask(peer, &[0x0A, 0, a, b, c, 0], block.to_vec(), 0), Ok(vec![]));
+}
+
+fn read(peer: &mut Peer, len: u32) -> Result<Vec<u8>, Additional> {
+    let [_, a, b, c] = len.to_be_bytes();
+    ask(peer, &[0x08, 0, a, b, c, 0], vec![], len)
+}
+
+#[test]
+fn file_before_a_mark_outlives_the_server_and_is_read_without_a_drive() {
+    let home = tempfile::tempdir().unwrap();
+    let volume = "backup=tape:a.tape,size=4M";
+    let (server, portal) = serve(home.path(), volume);
+    let mut peer = initiator(portal);
+    let blocks = [vec![1; 10_240], vec![2; 10_240], vec![3; 77]];
+    blocks.iter().for_each(|block| write(&mut peer, block));
+    assert_eq!(ask(&mut peer, MARK, vec![], 0), Ok(vec![]));
+    write(&mut peer, &[4; 500]);
+    // The tape is in a drive.
+    assert!(!longhaul(home.path(), &["tape", "verify", "a.tape"]).1);
+    server.kill();
+    let (said, whole) = longhaul(home.path(), &["tape", "verify", "a.tape"]);
+    assert!(whole && said.contains("all 5 records are whole"), "{said}");
+    let (said, done) = longhaul(home.path(), &["tape", "export", "a.tape", "--dir", "out"]);
+    assert!(done, "{said}");
+    assert_eq!(fs::read(home.path().join("out/0000")).unwrap(), blocks.concat());
+    let (server, portal) = serve(home.path(), volume);
+    let mut peer = initiator(portal);
+    for block in &blocks {
+        assert_eq!(read(&mut peer, block.len() as u32).as_ref(), Ok(block));
+    }
+    assert_eq!(read(&mut peer, 500), Err(Additional::FILEMARK_DETECTED));
+    assert_eq!(read(&mut peer, 500), Ok(vec![4; 500]));
+    assert_eq!(read(&mut peer, 500), Err(Additional::END_OF_DATA));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn tape_is_exchanged_under_an_initiator() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("file"), vec![9; 3000]).unwrap();
+    let import = ["tape", "import", "b.tape", "--size", "1M", "file"];
+    let (said, done) = longhaul(home.path(), &import);
+    assert!(done, "{said}");
+    let (server, portal) = serve(home.path(), "backup=tape:a.tape,size=4M");
+    let mut peer = initiator(portal);
+    write(&mut peer, &[1; 600]);
+    let media = |words: &[&str]| {
+        longhaul(home.path(), &[&["media"][..], words, &["--control", "control.sock"]].concat())
+    };
+    let (said, done) = media(&["load", "backup", "b.tape"]);
+    assert!(done && said.trim_end().ends_with("b.tape is in backup"), "{said}");
+    assert_eq!(read(&mut peer, 3000), Err(Additional::MEDIUM_MAY_HAVE_CHANGED));
+    assert_eq!(read(&mut peer, 3000), Ok(vec![9; 3000]));
+    assert!(media(&["list"]).0.contains("b.tape, 1M"), "{}", media(&["list"]).0);
+    // A file that is no tape is not put in the place of one.
+    fs::write(home.path().join("c.tape"), vec![9; 1 << 20]).unwrap();
+    let (said, done) = media(&["load", "backup", "c.tape"]);
+    assert!(!done && said.contains("no tape"), "{said}");
+    assert_eq!(read(&mut peer, 100), Err(Additional::FILEMARK_DETECTED));
+    assert!(media(&["eject", "backup"]).1);
+    assert_eq!(ask(&mut peer, REWIND, vec![], 0), Err(Additional::MEDIUM_NOT_PRESENT));
+    // What was written to the first one was not lost with the exchange.
+    let (said, whole) = longhaul(home.path(), &["tape", "verify", "a.tape"]);
+    assert!(whole && said.contains("all 1 records are whole"), "{said}");
+    assert!(server.stop().success());
+}
