@@ -8,6 +8,7 @@
 
 pub mod cipher;
 pub mod client;
+pub mod cluster;
 pub mod fuse;
 pub mod hyperscsi;
 pub mod identity;

@@ -1,0 +1,538 @@
+//! The lease of one gateway, as a pure machine: whoever drives it reads and replaces the record, fences, opens and closes
+//! the volumes, and tells what came of it.
+//!
+//! Two clocks are never compared. A holder counts from the moment at which it *began* to write a sign of life, another
+//! gateway from the moment at which it *has read* one that it did not know: that is later, whatever the clocks show. The
+//! holder stops a quarter earlier, which is room for clocks that do not run alike.
+
+use std::time::Duration;
+
+use super::record::{GatewayName, Holder, Record};
+use crate::time::Time;
+
+/// How a gateway keeps its lease.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who it is.
+    pub me: Holder,
+    /// How long its lease lasts after a sign of life.
+    pub lease: Duration,
+    /// A holder that gives no sign of life is fenced before its lease is taken.
+    pub fences: bool,
+}
+
+/// What a gateway is, as far as it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Another one may use the media, or none.
+    Standby,
+    /// It holds the lease, and is to open the volumes.
+    TakingOver,
+    /// The volumes are open, and it may use them.
+    Active,
+    /// It is to give the lease back, once it has closed the volumes.
+    Leaving,
+    /// The lease is over: it is to close the volumes, and answers nothing from them.
+    Lost,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing before then, unless something is asked of it.
+    Wait(Time),
+    /// Read the record.
+    Read,
+    /// Write this record, if the one that is there is the version before.
+    Write(Record),
+    /// See to it that this gateway touches nothing any more.
+    Fence(GatewayName),
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The record is there.
+    Done,
+    /// Another one was: nothing has changed.
+    Conflict,
+    /// There is no telling, and it may be there later.
+    Unknown,
+}
+
+/// A change of what is kept of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// The unit.
+    pub unit: String,
+    /// What it was decided on.
+    pub base: Option<Vec<u8>>,
+    /// What takes its place.
+    pub image: Vec<u8>,
+}
+
+/// What became of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is kept, and in force at whoever uses the media.
+    Done,
+    /// What it was decided on has changed.
+    Conflict,
+    /// There is no telling.
+    Unknown,
+}
+
+/// How often in a lease its holder gives a sign of life.
+const RENEWALS: u32 = 5;
+
+/// How often in a lease another gateway looks for one.
+const LOOKS: u32 = 10;
+
+/// How often in a lease a gateway looks that waits for something.
+const EAGER_LOOKS: u32 = 100;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Standby,
+    /// This version names a holder that gives no sign of life.
+    Fencing(u64, GatewayName),
+    /// The holder that this version names is fenced.
+    Fenced(u64),
+    TakingOver,
+    Active,
+    Leaving,
+    /// The volumes are closed: the lease is to be given back.
+    Left,
+    Lost,
+}
+
+/// What a write was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Claim,
+    Renewal,
+    Release,
+    /// Something that a gateway writes which does not hold the lease.
+    Request,
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    record: Record,
+    purpose: Purpose,
+    since: Time,
+    /// It carries the update.
+    updates: bool,
+    is_unknown: bool,
+}
+
+/// How far an update is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The record is read first.
+    New,
+    Ready,
+    /// It is written. The holder has to show that it has seen it: by anything that it writes after this.
+    Written {
+        epoch: u64,
+        renewals: u64,
+    },
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    settings: Settings,
+    state: State,
+    /// As it was read or written last.
+    record: Record,
+    /// The lease that it holds, or held.
+    epoch: u64,
+    /// When the present holder gave its last sign of life, at the latest; the record was read or written then.
+    alive: Time,
+    /// Until when it may use the media.
+    valid: Time,
+    due: Time,
+    must_read: bool,
+    attempt: Option<Attempt>,
+    update: Option<(Update, Stage)>,
+    outcome: Option<Outcome>,
+    wants: bool,
+    changed: bool,
+}
+
+impl Lease {
+    /// A gateway that has just started.
+    #[must_use]
+    pub fn new(settings: Settings, now: Time) -> Self {
+        Self {
+            settings,
+            state: State::Standby,
+            record: Record::default(),
+            epoch: 0,
+            alive: now,
+            valid: now,
+            due: now,
+            must_read: true,
+            attempt: None,
+            update: None,
+            outcome: None,
+            wants: false,
+            changed: false,
+        }
+    }
+
+    /// What it is.
+    pub fn role(&mut self, now: Time) -> Role {
+        self.expire(now);
+        match self.state {
+            State::Standby | State::Fencing(..) | State::Fenced(_) | State::Left => Role::Standby,
+            State::TakingOver => Role::TakingOver,
+            State::Active => Role::Active,
+            State::Leaving => Role::Leaving,
+            State::Lost => Role::Lost,
+        }
+    }
+
+    /// Until when it may answer from the media, if it is active; nobody else does before.
+    #[must_use]
+    pub fn valid_until(&self) -> Option<Time> {
+        (self.state == State::Active).then_some(self.valid)
+    }
+
+    /// The record as it was read or written last.
+    #[must_use]
+    pub const fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Whether what is kept of units may have changed since this was asked last. What has is put in force before the next
+    /// step: that step tells the others so.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Has the record read next.
+    pub fn refresh(&mut self, now: Time) {
+        (self.must_read, self.due) = (true, now);
+    }
+
+    /// Asks for a change; one at a time.
+    pub fn update(&mut self, update: Update) {
+        self.outcome = None;
+        self.update = Some((update, Stage::New));
+    }
+
+    /// What became of it, once that is known.
+    pub const fn take_outcome(&mut self) -> Option<Outcome> {
+        self.outcome.take()
+    }
+
+    /// Somebody wants another gateway to be active, or this one: whichever is not.
+    pub fn move_on(&mut self, now: Time) {
+        match self.role(now) {
+            Role::Active => self.state = State::Leaving,
+            Role::Standby => self.wants = true,
+            Role::TakingOver | Role::Leaving | Role::Lost => {}
+        }
+    }
+
+    /// The process ends: what it holds is given back.
+    pub fn leave(&mut self, now: Time) {
+        if self.role(now) == Role::Active {
+            self.state = State::Leaving;
+        }
+    }
+
+    /// The volumes are open.
+    pub fn opened(&mut self, now: Time) {
+        if self.role(now) == Role::TakingOver {
+            self.state = State::Active;
+        }
+    }
+
+    /// The volumes are closed, or could not be opened, and nothing of them is under way.
+    pub fn closed(&mut self, now: Time) {
+        self.state = match self.role(now) {
+            Role::Leaving | Role::TakingOver => State::Left,
+            _ => State::Standby,
+        };
+        self.due = now;
+    }
+
+    /// What is to be done next. Asked again when that is done.
+    pub fn poll(&mut self, now: Time) -> Step {
+        self.expire(now);
+        if self.must_read {
+            return if now < self.due { Step::Wait(self.due) } else { Step::Read };
+        }
+        self.judge_update();
+        match self.state.clone() {
+            State::Standby | State::Fenced(_) => self.watch(now),
+            State::Fencing(_, former) => Step::Fence(former),
+            State::TakingOver | State::Active | State::Leaving => self.renew(now),
+            State::Left => {
+                let left_by = Some(self.settings.me.gateway.clone());
+                let record = Record { holder: None, left_by, ..self.record.clone() };
+                self.write(now, record, Purpose::Release)
+            }
+            State::Lost => Step::Wait(now + self.settings.lease),
+        }
+    }
+
+    /// The record was read; there is none yet if `None`. An error is one that may pass.
+    pub fn read(&mut self, now: Time, found: Result<Option<Record>, ()>) {
+        let Ok(found) = found else {
+            self.due = now + self.settings.lease / LOOKS;
+            return;
+        };
+        let found = found.unwrap_or_default();
+        let is_sign = |record: &Record| (record.epoch, record.renewals, record.holder.clone());
+        if is_sign(&found) != is_sign(&self.record) {
+            self.alive = now;
+        }
+        self.changed |= found.units != self.record.units;
+        (self.record, self.must_read) = (found, false);
+        if let Some((_, stage @ Stage::New)) = &mut self.update {
+            *stage = Stage::Ready;
+        }
+        if let Some(attempt) = self.attempt.take() {
+            self.resolve(now, &attempt);
+        }
+        self.check_holder(now);
+        self.acknowledge();
+        self.due = now + self.pause();
+    }
+
+    /// What became of the write.
+    pub fn written(&mut self, now: Time, written: Written) {
+        let Some(mut attempt) = self.attempt.take() else { return };
+        match written {
+            Written::Done => {
+                self.record = attempt.record.clone();
+                self.done(now, &attempt);
+                self.due = now + self.pause();
+            }
+            Written::Conflict => (self.must_read, self.due) = (true, now),
+            Written::Unknown => {
+                attempt.is_unknown = true;
+                self.attempt = Some(attempt);
+                (self.must_read, self.due) = (true, now);
+            }
+        }
+    }
+
+    /// Whether the holder that was to be fenced is.
+    pub fn fenced(&mut self, now: Time, done: bool) {
+        let State::Fencing(version, _) = self.state else { return };
+        self.state = if done { State::Fenced(version) } else { State::Standby };
+        // Not again at once: it may take something that comes back.
+        (self.must_read, self.due) = (!done, now + self.settings.lease / LOOKS);
+    }
+
+    fn expire(&mut self, now: Time) {
+        let holds = matches!(self.state, State::TakingOver | State::Active | State::Leaving);
+        if holds && now >= self.valid {
+            self.lose();
+        }
+    }
+
+    fn lose(&mut self) {
+        self.state = State::Lost;
+        if let Some((_, Stage::Ready | Stage::Written { .. })) = self.update.take() {
+            self.outcome = Some(Outcome::Unknown);
+        }
+    }
+
+    /// How long until it looks, or gives a sign of life, again.
+    fn pause(&self) -> Duration {
+        let waits = self.wants || matches!(self.update, Some((_, Stage::Written { .. })));
+        let lease = self.settings.lease;
+        match self.state {
+            State::TakingOver | State::Active | State::Leaving => lease / RENEWALS,
+            _ if waits => lease / EAGER_LOOKS,
+            _ => lease / LOOKS,
+        }
+    }
+
+    /// What a gateway does that does not hold the lease.
+    fn watch(&mut self, now: Time) -> Step {
+        if let Some(step) = self.claim(now) {
+            return step;
+        }
+        if matches!(self.update, Some((_, Stage::New))) {
+            self.must_read = true;
+            return Step::Read;
+        }
+        let wanted_by = self.wants.then(|| self.settings.me.gateway.clone());
+        let asks = wanted_by.is_some() && self.record.wanted_by != wanted_by;
+        if asks || matches!(self.update, Some((_, Stage::Ready))) {
+            let wanted_by = wanted_by.or_else(|| self.record.wanted_by.clone());
+            let record = Record { wanted_by, ..self.record.clone() };
+            return self.write(now, record, Purpose::Request);
+        }
+        if now < self.due {
+            return Step::Wait(self.due);
+        }
+        self.must_read = true;
+        Step::Read
+    }
+
+    /// Takes the lease, if it is free.
+    fn claim(&mut self, now: Time) -> Option<Step> {
+        let is_over = now - self.alive >= self.record.lease.max(self.settings.lease);
+        let me = &self.settings.me;
+        let is_mine = |name: &Option<GatewayName>| name.as_ref() == Some(&me.gateway);
+        let is_others = |name: &Option<GatewayName>| name.is_some() && !is_mine(name);
+        let may = match &self.record.holder {
+            None if is_others(&self.record.wanted_by) || is_mine(&self.record.left_by) => is_over,
+            None => true,
+            Some(holder) if holder == me => true,
+            Some(holder) if holder.gateway == me.gateway => is_over,
+            Some(_) if !is_over => false,
+            Some(_) if !self.settings.fences => true,
+            Some(holder) => match self.state {
+                State::Fenced(version) if version == self.record.version => true,
+                _ => {
+                    let former = holder.gateway.clone();
+                    self.state = State::Fencing(self.record.version, former.clone());
+                    return Some(Step::Fence(former));
+                }
+            },
+        };
+        if !may {
+            self.state = State::Standby;
+            return None;
+        }
+        let record = Record {
+            epoch: self.record.epoch + 1,
+            renewals: self.record.renewals + 1,
+            lease: self.settings.lease,
+            holder: Some(me.clone()),
+            left_by: None,
+            wanted_by: None,
+            ..self.record.clone()
+        };
+        Some(self.write(now, record, Purpose::Claim))
+    }
+
+    /// What a holder does.
+    fn renew(&mut self, now: Time) -> Step {
+        if let Some((_, stage @ Stage::New)) = &mut self.update {
+            // What it has read or written last is what is there, or the write is refused.
+            *stage = Stage::Ready;
+            self.judge_update();
+        }
+        let updates = matches!(self.update, Some((_, Stage::Ready)));
+        if now < self.due && !updates {
+            return Step::Wait(self.due.min(self.valid));
+        }
+        let record = Record {
+            renewals: self.record.renewals + 1,
+            lease: self.settings.lease,
+            ..self.record.clone()
+        };
+        self.write(now, record, Purpose::Renewal)
+    }
+
+    /// Refuses an update whose base has changed.
+    fn judge_update(&mut self) {
+        if let Some((update, Stage::Ready)) = &self.update
+            && self.record.units.get(&update.unit) != update.base.as_ref()
+        {
+            (self.update, self.outcome) = (None, Some(Outcome::Conflict));
+        }
+    }
+
+    fn write(&mut self, now: Time, mut record: Record, purpose: Purpose) -> Step {
+        record.version = self.record.version + 1;
+        let mut updates = false;
+        if let (Some((update, Stage::Ready)), false) = (&self.update, purpose == Purpose::Claim) {
+            record.units.insert(update.unit.clone(), update.image.clone());
+            updates = true;
+        }
+        let attempt =
+            Attempt { record: record.clone(), purpose, since: now, updates, is_unknown: false };
+        self.attempt = Some(attempt);
+        Step::Write(record)
+    }
+
+    /// A write is there.
+    fn done(&mut self, now: Time, attempt: &Attempt) {
+        let valid = attempt.since + self.settings.lease * 3 / 4;
+        match attempt.purpose {
+            Purpose::Claim => {
+                (self.state, self.epoch) = (State::TakingOver, attempt.record.epoch);
+                (self.valid, self.wants, self.changed) = (valid, false, true);
+                self.alive = now;
+            }
+            Purpose::Renewal => self.valid = self.valid.max(valid),
+            Purpose::Release => (self.state, self.alive) = (State::Standby, now),
+            Purpose::Request => {}
+        }
+        self.expire(now);
+        if attempt.updates {
+            self.updated(&attempt.record);
+        }
+    }
+
+    /// An update is in the record: whoever holds the lease must know it before it is in force.
+    fn updated(&mut self, record: &Record) {
+        let is_holder = record.holder.as_ref() == Some(&self.settings.me);
+        if let Some((_, stage)) = &mut self.update {
+            if is_holder || record.holder.is_none() {
+                (self.update, self.outcome) = (None, Some(Outcome::Done));
+            } else {
+                *stage = Stage::Written { epoch: record.epoch, renewals: record.renewals };
+            }
+        }
+    }
+
+    /// Finds out what became of a write by what is there now.
+    fn resolve(&mut self, now: Time, attempt: &Attempt) {
+        if !attempt.is_unknown {
+            return;
+        }
+        let (found, meant) = (&self.record, &attempt.record);
+        let is_mine =
+            found.holder.as_ref() == Some(&self.settings.me) && found.epoch == meant.epoch;
+        // Only its holder counts renewals.
+        let is_there = match attempt.purpose {
+            Purpose::Claim | Purpose::Renewal => is_mine && found.renewals >= meant.renewals,
+            Purpose::Release | Purpose::Request => found == meant,
+        };
+        if is_there {
+            let found = found.clone();
+            let updates = attempt.updates && found.units == meant.units;
+            let lost = attempt.updates && !updates;
+            self.done(now, &Attempt { record: found, updates, ..attempt.clone() });
+            if lost {
+                (self.update, self.outcome) = (None, Some(Outcome::Unknown));
+            }
+        } else if attempt.updates {
+            // It may be there still.
+            (self.update, self.outcome) = (None, Some(Outcome::Unknown));
+        }
+    }
+
+    fn check_holder(&mut self, now: Time) {
+        let is_mine = self.record.holder.as_ref() == Some(&self.settings.me)
+            && self.record.epoch == self.epoch;
+        match self.state {
+            State::TakingOver | State::Active | State::Leaving if !is_mine => self.lose(),
+            State::Active if self.record.wanted_by.is_some() => self.move_on(now),
+            State::Left if !is_mine => self.state = State::Standby,
+            _ => {}
+        }
+    }
+
+    /// Whether the holder has seen an update: it has written something since, or is another one.
+    fn acknowledge(&mut self) {
+        let Some((_, Stage::Written { epoch, renewals })) = &self.update else { return };
+        if (self.record.epoch, self.record.renewals) != (*epoch, *renewals)
+            || self.record.holder.is_none()
+        {
+            (self.update, self.outcome) = (None, Some(Outcome::Done));
+        }
+    }
+}
