@@ -104,6 +104,8 @@ pub struct OpenOptions {
     pub journal: Option<JournalOptions>,
     /// Where its requests are recorded, layer by layer.
     pub trace: Option<Arc<Trace>>,
+    /// Another gateway has it: only what it is like is looked at.
+    pub standby: bool,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.

@@ -9,9 +9,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite,
-    journal, key, ls, man_pages, media, mirror, mount, outlast_stray_signals, reload, replay,
-    revoke, serve, status, tape, tune, umount, upgrade, volumes,
+    attach, cat, check, clients, cluster, copy, discover, doctor, get, help, identity, info,
+    invite, journal, key, ls, man_pages, media, mirror, mount, outlast_stray_signals, reload,
+    replay, revoke, serve, status, tape, tune, umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -76,6 +76,7 @@ enum Command {
     Replay(replay::Args),
     Journal(journal::Args),
     Media(media::Args),
+    Cluster(cluster::Args),
     Mirror(mirror::Args),
     Tape(tape::Args),
     Tune(tune::Args),
@@ -200,6 +201,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Replay(args) => replay::run(args).await,
             Command::Journal(args) => journal::run(args).await,
             Command::Media(args) => media::run(args).await,
+            Command::Cluster(args) => cluster::run(args).await,
             Command::Mirror(args) => mirror::run(args).await,
             Command::Tape(args) => tape::run(args).await,
             Command::Tune(args) => tune::run(args).await,

@@ -2,6 +2,7 @@
 
 mod access;
 mod change;
+mod cluster;
 mod disk;
 mod duration;
 pub mod edit;
@@ -37,6 +38,7 @@ use crate::store::iscsi::Connections;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
 pub use access::{Access, Group};
 use change::GivenOptions;
+pub use cluster::ClusterOptions;
 use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
@@ -86,6 +88,8 @@ pub struct Config {
     pub metrics_public: bool,
     /// The bounds of what initiators may do.
     pub limits: LimitOptions,
+    /// How other gateways serve the same volumes; there are none if `None`.
+    pub cluster: Option<ClusterOptions>,
     /// What is logged, where the command line does not say it.
     pub log: Log,
     /// The file it was read from.
@@ -317,7 +321,7 @@ impl Config {
         Ok(Self::parse(&text, path))
     }
 
-    /// The portal groups, and how volumes are accessed by them.
+    /// The portal groups, and how volumes are accessed by them; in a cluster, by those of this gateway.
     #[must_use]
     pub fn ports(&self) -> BTreeMap<u16, AccessState> {
         if self.listen.is_empty() {
@@ -329,6 +333,16 @@ impl Config {
             *state = access.map_or(*state, |access| access.0);
         }
         ports
+    }
+
+    /// The same of a cluster in which this gateway is active, or is not.
+    #[must_use]
+    pub fn ports_in_cluster(&self, is_active: bool) -> BTreeMap<u16, AccessState> {
+        let state = |active| if active { AccessState::Optimized } else { AccessState::Standby };
+        let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
+        let others = peers.map(|peer| (peer.group.0, state(!is_active)));
+        // A group of both is accessed here as this gateway is.
+        others.chain(self.ports().into_keys().map(|group| (group, state(is_active)))).collect()
     }
 
     /// How sessions must be secured, at least, that come in at a portal that says `here`. A server with an identity

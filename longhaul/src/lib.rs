@@ -9,6 +9,7 @@ mod block_devices;
 pub mod chain;
 mod cipher_pool;
 pub mod cli;
+pub mod cluster;
 pub mod command;
 pub mod config;
 pub mod control;

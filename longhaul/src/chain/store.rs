@@ -31,7 +31,7 @@ use crate::store::file::OpenError;
 use crate::store::hyperscsi::Credentials;
 use crate::store::iscsi::Writers;
 use crate::store::scsi::Options as ScsiOptions;
-use crate::store::{device, file, hyperscsi, in_use, iscsi, null, rbd};
+use crate::store::{device, file, hyperscsi, in_use, iscsi, null, rbd, standby};
 use crate::uri::{HyperScsiUri, IscsiUri, Uri};
 
 /// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
@@ -90,6 +90,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     Ok(match uri {
         Uri::Memory(size) => open_memory(uri, *size, options)?,
         Uri::Null(size) => Store::new("null", null::open(size.0, block_size(uri, *size, options)?)),
+        Uri::File(path) if options.standby => open_standby(uri, path, options)?,
         Uri::File(path) => open_file(uri, path, options).await?,
         Uri::Device(path) => open_device(uri, path, options).await?,
         Uri::Cdrom(disc) => disc::open(uri, disc.as_deref(), options).await?,
@@ -139,6 +140,18 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
         store.made = CreatedFile::new(path, close);
     }
     Ok(store)
+}
+
+fn open_standby(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
+    let with = file::FileOptions {
+        size: options.size.map(|size| size.0),
+        read_only: options.read_only,
+        block_size: options.block_size.unwrap_or(BLOCK_SIZE),
+        ..file::FileOptions::default()
+    };
+    let opened = standby::open(path, &with);
+    let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
+    Ok(Store::new("standby", opened))
 }
 
 async fn open_device(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {

@@ -258,6 +258,7 @@ impl VolumeArgs {
             journal,
             writers,
             state: None,
+            standby: false,
             same_as: None,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
             replay_log,

@@ -20,6 +20,7 @@ pub mod attach;
 pub mod cat;
 pub mod check;
 pub mod clients;
+pub mod cluster;
 pub mod copy;
 pub mod discover;
 pub mod doctor;

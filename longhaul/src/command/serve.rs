@@ -3,6 +3,7 @@
 mod clients;
 mod closing;
 mod conflicts;
+mod gateway;
 mod hyperscsi;
 mod invitations;
 mod limits;
@@ -36,6 +37,7 @@ use tokio::time::timeout;
 use super::options::{ReplayLogArgs, blocking};
 use super::unless_stopped;
 use crate::chain::{self, Chain, Contents, Login, OpenOptions, SEEN_WITHIN, Unlock};
+use crate::cluster::Cluster;
 use crate::config::{self, Client, Config, Served, ServerOptions, Upstream};
 use crate::control::{self, Control};
 use crate::credentials::{self, Chap, ChapArgs};
@@ -151,7 +153,12 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
     let volumes = &config.volumes;
-    let chains = open(volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?;
+    let cluster = config.cluster.as_ref().map(Cluster::new).transpose()?;
+    let others = portals::others(&config).await?;
+    let chains = match cluster {
+        Some(_) => gateway::open_standby(volumes).await?,
+        None => open(volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?,
+    };
     let remembered = match remember(volumes, &chains, &config).await {
         Ok(remembered) => remembered,
         Err(why) => {
@@ -160,17 +167,18 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
         }
     };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
-    let disks = disks(&config.volumes, &chains, &remembered);
+    let disks = disks(&config.volumes, &chains, &remembered, cluster.as_ref());
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
     let (node, beside) = nodes((&config, &disks), policy, secure, links);
     metrics::begin(metrics, &node, beside.as_ref().ok());
-    let server = Server::on(listeners, Arc::clone(&node));
+    let server = Server::on(listeners, Arc::clone(&node)).map(|server| server.with_others(&others));
     let opened = (chains, disks, remembered);
     let config = (config, clients);
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
     // From here on nothing ends but by closing the volumes, which are noted as served.
-    let told = (control, newcomers);
+    live.takes_part(cluster);
+    let told = (control, newcomers, live.duties());
     let events = match beside {
         Ok(servers) => {
             live.serves_beside(servers.node());
@@ -204,7 +212,11 @@ fn nodes(
     secure: Option<(Sealing, Arc<dyn Enrolment>)>,
     links: hyperscsi::Links,
 ) -> (Arc<Node>, Outcome<hyperscsi::Servers>) {
-    let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
+    let ports = match config.cluster {
+        Some(_) => config.ports_in_cluster(false),
+        None => config.ports(),
+    };
+    let ports = ports.into_iter().map(|(group, access)| Port::new(group, access));
     let ports: Vec<_> = ports.collect();
     let devices = targets(config.volumes.iter().zip(disks));
     let names: BTreeSet<_> = config.volumes.iter().map(|volume| volume.target.clone()).collect();
@@ -366,6 +378,9 @@ async fn remember(
     chains: &[Chain],
     config: &Config,
 ) -> Outcome<Vec<Remembered>> {
+    if config.cluster.is_some() {
+        return Ok(volumes.iter().map(gateway::named).collect());
+    }
     let mut found = Vec::new();
     for (volume, chain) in volumes.iter().zip(chains) {
         let told = chain.probe().await?;
@@ -559,7 +574,12 @@ pub(super) async fn open_options(
 }
 
 /// The disks, with their serial numbers and the reservations that were kept.
-fn disks(volumes: &[Served], chains: &[Chain], remembered: &[Remembered]) -> Vec<Disk> {
+fn disks(
+    volumes: &[Served],
+    chains: &[Chain],
+    remembered: &[Remembered],
+    cluster: Option<&Cluster>,
+) -> Vec<Disk> {
     let volumes = volumes.iter().zip(chains).zip(remembered);
     let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
@@ -567,7 +587,8 @@ fn disks(volumes: &[Served], chains: &[Chain], remembered: &[Remembered]) -> Vec
         let volume = Some(media::disc_identity(&by.identity, chain));
         let serial = Some(by.serial.clone());
         let options = options(served, kept.clone());
-        let options = Options { vanishes, key, serial, volume, ..options };
+        let shared = cluster.map(|cluster| cluster.shared(served.target.as_str(), served.lun));
+        let options = Options { vanishes, key, serial, volume, shared, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()

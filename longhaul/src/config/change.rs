@@ -47,6 +47,7 @@ impl Config {
             (name("state"), self.state == new.state),
             (name("control"), self.control == new.control),
             (name("metrics"), self.metrics == new.metrics),
+            ("[cluster]", self.cluster == new.cluster),
             ("log.format", self.log.format == new.log.format),
         ];
         fixed.into_iter().find(|(_, same)| !same).map(|(name, _)| name)

@@ -9,6 +9,7 @@ use toml::de::DeTable;
 
 use super::access::contradiction;
 use super::change::GivenOptions;
+use super::cluster::{cluster, misfits};
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
 use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
@@ -91,6 +92,9 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     if let Some(table) = root.table("limits") {
         config.limits = limits(table);
     }
+    if let Some(table) = root.table("cluster") {
+        config.cluster = cluster(table, base);
+    }
     if let Some(table) = root.table("log") {
         config.log = log(table);
     }
@@ -113,6 +117,9 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     for (name, table) in root.tables("clients") {
         config.remember("clients", name, table.line());
         config.clients.extend(client(name, table, &known, base));
+    }
+    if config.cluster.is_some() {
+        misfits(&config).into_iter().for_each(|why| root.note_at("cluster", why));
     }
     if config.metrics.is_some_and(|at| !at.ip().is_loopback()) && !config.metrics_public {
         root.note_at(

@@ -10,13 +10,14 @@ use proto::scsi::inquiry::SERIAL_MAX;
 use toml::Spanned;
 
 use super::access::{Access, Group};
+use super::cluster::CLUSTER;
 use super::disk::{Appearance, BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
 use super::limits::LIMITS;
 use super::{Listen, ListenAt};
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
-    BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
+    ADDRESS, BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
     RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, each, number,
     number_or_text, options, path, switch, text, texts,
 };
@@ -25,7 +26,6 @@ use crate::size::Size;
 use crate::store::iscsi::Connections;
 use crate::uri::Uri;
 
-const ADDRESS: Kind = Kind::text("ADDR[:PORT]", "an address, IPv6 in brackets, and a port");
 const URI: Kind = Kind::text("URI", "the URI of a volume");
 const TARGET: Kind =
     Kind::text("TARGET", "a whole iSCSI name, or what follows iqn.2026-11.dev.longhaul:");
@@ -417,6 +417,7 @@ pub fn sections() -> Vec<Section> {
         Section::new(["listen", "listen", "An entry of listen that is a table"], "", LISTEN),
         Section::new(["log", "log", "The log"], "", LOG),
         Section::new(["limits", "limits", "Bounds of what clients may use"], "", LIMITS),
+        Section::new(["cluster", "cluster", "Other gateways of the same volumes"], "", CLUSTER),
         Section::new(["volume", "volumes.NAME", "A volume"], ",", VOLUMES),
         Section::new(
             ["gateway", "volumes.NAME", "How a volume of another target is logged in to"],
@@ -442,7 +443,7 @@ pub fn sections() -> Vec<Section> {
 }
 
 /// Places to listen: of the command line one, of the file a list of addresses and tables.
-fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, ValueError> {
+pub(super) fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, ValueError> {
     match given {
         RawValue::File(item, _) => each(item, listen),
         RawValue::Word(_) => text(given).map(|at| vec![Listen::at(at)]),
@@ -511,6 +512,7 @@ mod tests {
         check(LISTEN);
         check(LOG);
         check(LIMITS);
+        check(CLUSTER);
         check(VOLUMES);
         check(UPSTREAM);
         check(UNLOCK);

@@ -95,6 +95,8 @@ pub(crate) const DURATION: Kind =
 pub(crate) const PATH: Kind = Kind::text("PATH", "a path, relative to the file that has it");
 pub(crate) const FILE: Kind = Kind::text("FILE", "a path, relative to the file that has it");
 pub(crate) const DIRECTORY: Kind = Kind::text("DIR", "a path, relative to the file that has it");
+pub(crate) const ADDRESS: Kind =
+    Kind::text("ADDR[:PORT]", "an address, IPv6 in brackets, and a port");
 pub(crate) const VARIABLE: Kind = Kind::text("VAR", "the name of an environment variable");
 pub(crate) const NAME: Kind = Kind::text("NAME", "a name");
 pub(crate) const IQN: Kind = Kind::text("IQN", "an iSCSI name");

@@ -127,6 +127,22 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
     Ok((Local::new(path, file, found, shape)?, made))
 }
 
+/// What the volume of a file would be that is there, which another process may have: it is neither locked nor changed.
+pub(super) fn shape_of(path: &Path, options: &FileOptions) -> Result<Shape, OpenError> {
+    suits(&path.metadata().map_err(missing)?, false)?;
+    let access = if options.read_only { Access::Read } else { Access::Write };
+    let file = File::open(path, access).map_err(missing)?;
+    let size = whole_blocks(file.len()?, options.block_size)?;
+    match options.size {
+        Some(asked) if asked != size => Err(OpenError::OtherSize { found: size, asked }),
+        _ => Ok(shape(&file, size, options)?),
+    }
+}
+
+fn missing(why: io::Error) -> OpenError {
+    if why.kind() == NotFound { OpenError::Missing } else { why.into() }
+}
+
 /// The same file past the page cache, if its file system has that with requests of `block_size` bytes.
 pub(super) fn uncached(file: File, block_size: u32) -> Result<File, OpenError> {
     let file = file.uncached().map_err(|why| match why.kind() {

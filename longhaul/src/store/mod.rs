@@ -16,6 +16,7 @@ mod placement;
 pub mod rbd;
 mod runtime;
 pub mod scsi;
+pub mod standby;
 
 pub use local::Local;
 pub use runtime::runtime;

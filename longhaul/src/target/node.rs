@@ -8,7 +8,7 @@ use proto::scsi::ports::{AccessState, PORT, Port, Ports};
 use proto::scsi::rights::Rights;
 
 use super::lun::TargetDevice;
-use super::sessions::{Identity, SessionEntry, SessionMessage, Sessions};
+use super::sessions::{EndReason, Identity, SessionEntry, SessionMessage, Sessions};
 
 /// Which clients may use which units: what a transport protocol decides at login.
 pub trait Authorization: Clone {
@@ -200,6 +200,15 @@ impl<A: Authorization> Node<A> {
             join_all(leaving.iter().map(|session| session.gone())).await;
         };
         (count, done)
+    }
+
+    /// Ends every session; returns when none of their tasks runs any more.
+    pub fn end_sessions(&self, why: EndReason) -> impl Future<Output = ()> + use<A> {
+        let all = self.sessions.all();
+        all.iter().for_each(|session| session.send(SessionMessage::End(why)));
+        async move {
+            join_all(all.iter().map(|session| session.gone())).await;
+        }
     }
 
     /// What is served now.

@@ -40,6 +40,9 @@ pub enum EndReason {
     /// A new session of the same I_T nexus takes its place.
     #[error("the initiator has logged in anew")]
     Reinstated,
+    /// Another gateway of the cluster serves the volumes now.
+    #[error("another gateway takes over")]
+    TakenOver,
     /// Another session has reset the target.
     #[error("the target was reset")]
     Reset,

@@ -41,7 +41,7 @@ const READ_ONLY: Asked = Not("it takes no changes");
 const OF_TESTS: Asked = Not("it fails or waits as tests want it");
 
 /// Each volume, and where the contract, the truth and the neighbours are asked of it.
-const VOLUMES: [(&str, &str, [Asked; 3]); 25] = [
+const VOLUMES: [(&str, &str, [Asked; 3]); 26] = [
     (
         "Metered",
         "longhaul/src/metered.rs",
@@ -166,6 +166,11 @@ const VOLUMES: [(&str, &str, [Asked; 3]); 25] = [
             Not("only a kernel stands beneath: tests/faults.rs has its devices fail"),
             WHOLE,
         ],
+    ),
+    (
+        "Standby",
+        "longhaul/src/store/standby.rs",
+        [Not("it refuses all"), Not("it refuses all"), Not("it refuses all")],
     ),
     ("Null", "longhaul/src/store/null.rs", [Not("it keeps nothing"), Not("nothing fails"), WHOLE]),
     (

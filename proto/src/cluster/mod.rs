@@ -6,8 +6,6 @@
 
 mod lease;
 mod record;
-#[cfg(test)]
-mod simulation;
 
 pub use lease::{Lease, Outcome, Role, Settings, Step, Update, Written};
 pub use record::{

@@ -20,6 +20,7 @@ use super::{
     refuse_state, refuse_unauthenticated, remember, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
+use crate::cluster::Cluster;
 use crate::command::options::blocking;
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -43,18 +44,20 @@ pub(super) struct OpenVolume {
 pub(super) struct Live {
     config: Config,
     /// Its clients, in the same order, with what they prove: none of that is read again for the sake of another.
-    clients: Vec<Admitted>,
+    pub(super) clients: Vec<Admitted>,
     /// Where it listens, as long as it runs.
     portals: Vec<Portal>,
     pub(super) open_volumes: BTreeMap<String, OpenVolume>,
     closings: Closings,
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
     /// The same by HyperSCSI, if it is.
     beside: Option<Arc<hyperscsi::Node>>,
     /// What the command line wants to be logged, and where that is changed.
     log: (Log, LogFilter),
     /// When it is called, volumes of other targets wait no longer for those.
-    stop: Stop,
+    pub(super) stop: Stop,
+    /// The part of this server in a cluster.
+    pub(super) cluster: Option<Cluster>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
     /// Who the server is, and where it listens, as clients are told.
@@ -96,7 +99,7 @@ impl Live {
         let open_volumes = open_volumes(&config.volumes, chains, disks, remembered).collect();
         let closings = Closings::default();
         let known_as = (None, Vec::new());
-        let beside = None;
+        let (beside, cluster) = (None, None);
         Self {
             config,
             clients,
@@ -107,6 +110,7 @@ impl Live {
             beside,
             log,
             stop,
+            cluster,
             invitations,
             known_as,
         }
@@ -192,7 +196,7 @@ impl Live {
     /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
     pub(super) fn apply(&mut self, prepared: Prepared) -> Applied {
         let Prepared { config, added, remembered, chains, growths, clients } = prepared;
-        let disks = disks(&added, &chains, &remembered);
+        let disks = disks(&added, &chains, &remembered, None);
         let grown = self.grow(growths);
         self.open_volumes.extend(open_volumes(&added, chains, disks, remembered));
         self.replace((config, clients), &added, &grown)
@@ -214,8 +218,8 @@ impl Live {
         let names: BTreeSet<_> = names.collect();
         let policy = policy(&config, clients.clone(), names.into_iter().collect());
         self.clients = clients;
-        let access = config.ports();
-        let turned = turned(&self.config.ports(), &access);
+        let access = self.access(&config);
+        let turned = turned(&self.access(&self.config), &access);
         let same = super::hyperscsi::offering(&config, devices.clone(), policy.clone());
         let offering = Offering { devices, policy, limits: limits(&config.limits), access };
         let (leaving, gone) = self.node.replace(offering);
@@ -246,6 +250,10 @@ impl Live {
 
     /// Some things are fixed while the server runs.
     fn refuse_fixed_changes(&self, new: &Config) -> Outcome {
+        if self.cluster.is_some() && self.config.volumes != new.volumes {
+            let what = "the volumes of a cluster cannot change while a gateway runs";
+            return Err(Failure::usage(what).hint("restart one gateway after the other"));
+        }
         if let Some(key) = self.config.fixed_change(new) {
             let what = format!("`{key}` cannot change while the server runs");
             return Err(Failure::usage(what).hint("restart it"));
@@ -324,7 +332,7 @@ impl Live {
         format!("Serving {} volumes at {portals}", self.open_volumes.len())
     }
 
-    fn targets(&self, config: &Config) -> Vec<Arc<TargetDevice>> {
+    pub(super) fn targets(&self, config: &Config) -> Vec<Arc<TargetDevice>> {
         let disk = |volume: &Served| {
             self.open_volumes.get(&volume.name).map(|open_volume| &open_volume.disk)
         };
@@ -362,9 +370,12 @@ impl Live {
     /// Closes everything, after the sessions have ended.
     /// `is_idle` says that no session was dropped, of which a write may be under way.
     pub(super) async fn close(self, is_idle: bool) -> Outcome {
-        let Self { open_volumes, closings, node, beside, config, .. } = self;
+        let Self { open_volumes, closings, node, beside, config, cluster, .. } = self;
         drop((node, beside));
         let closed = close_volumes(open_volumes, (config.state, is_idle)).await;
+        if let Some(cluster) = cluster {
+            cluster.end().await;
+        }
         closed.and(closings.ended().await)
     }
 }

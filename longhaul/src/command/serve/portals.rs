@@ -74,6 +74,19 @@ pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>>
     Ok(portals)
 }
 
+/// Where other gateways of a cluster listen, and their groups.
+pub(super) async fn others(config: &Config) -> Outcome<Vec<(SocketAddr, u16)>> {
+    let mut others = Vec::new();
+    for Listen { at, group, .. } in config.cluster.iter().flat_map(|cluster| &cluster.peers) {
+        let ListenAt::Iscsi(host) = at else { continue };
+        let found = net::lookup_host((host.name.as_str(), host.port))
+            .await
+            .or_fail(|| format!("cannot find the address of the other gateway, {host}"))?;
+        others.extend(found.map(|address| (address, group.0)));
+    }
+    Ok(others)
+}
+
 /// A portal of which the configuration says nothing.
 fn unnamed(config: &Config, address: SocketAddr) -> Portal {
     let portal_group_tag = Group::default().0;

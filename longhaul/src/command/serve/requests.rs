@@ -3,12 +3,14 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use proto::cluster::Role;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
+use crate::cluster::Duties;
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::stop::{Stop, Stopper};
@@ -34,6 +36,7 @@ pub(super) struct Events {
     server: JoinHandle<bool>,
     control: Option<Control>,
     newcomers: Waiting,
+    duties: Option<Duties>,
     hangup: Signal,
     stop: Stop,
     is_stopping: bool,
@@ -50,20 +53,23 @@ enum Event {
     Asked(Request),
     /// A client that was invited is to be listed.
     Enrol(Asked),
+    /// The volumes of a cluster are to be opened or closed.
+    Duty(Role),
 }
 
 impl Events {
     /// Runs `serving`. The end of the terminal means a reload if it `reloads`.
     pub(super) fn new(
         serving: impl Future<Output = bool> + Send + 'static,
-        (control, newcomers): (Option<Control>, Waiting),
+        (control, newcomers, duties): (Option<Control>, Waiting, Option<Duties>),
         stop: Stop,
         reloads: bool,
     ) -> Outcome<Self> {
         let hangup = signal(SignalKind::hangup());
         let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
         let server = tokio::spawn(serving);
-        Ok(Self { server, control, newcomers, hangup, stop, is_stopping: false, reloads })
+        let is_stopping = false;
+        Ok(Self { server, control, newcomers, duties, hangup, stop, is_stopping, reloads })
     }
 
     /// The next event. Dropping this future loses none.
@@ -81,7 +87,15 @@ impl Events {
             Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
+            role = duty(self.duties.as_mut()), if !self.is_stopping => Event::Duty(role),
         }
+    }
+}
+
+async fn duty(duties: Option<&mut Duties>) -> Role {
+    match duties {
+        Some(duties) => duties.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -115,6 +129,10 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
             },
             Event::Enrol(client) => {
                 live.enrol(client).await;
+                None
+            }
+            Event::Duty(role) => {
+                live.fulfil(role).await;
                 None
             }
         };
@@ -244,6 +262,8 @@ impl Reload {
             }
             // Answered by whoever reloads; a login does not wait longer than it may take.
             Event::Enrol(client) => self.newcomers.push(client),
+            // In a cluster no volume is opened by a reload, so that this comes again at once.
+            Event::Duty(_) => {}
         }
     }
 

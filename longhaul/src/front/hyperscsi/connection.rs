@@ -79,7 +79,7 @@ impl EndOfConnection {
         match self {
             Self::Session(EndReason::Reinstated) => Ended::Replaced,
             Self::Changed => Ended::Changed,
-            Self::Session(EndReason::Reset) | Self::Stopped => Ended::Closed,
+            Self::Session(EndReason::Reset | EndReason::TakenOver) | Self::Stopped => Ended::Closed,
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::target;
 use crate::target::lun::{TRANSFER_MAX, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::Authorization;
-use crate::target::sessions::{ClientQuota, Sessions};
+use crate::target::sessions::{ClientQuota, EndReason, Sessions};
 use crate::target::status::Status;
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
@@ -291,6 +291,11 @@ impl Node {
         Arc::make_mut(&mut admittance.login).policy = policy;
         admittance.set_limits(limits);
         self.target.replace(devices, &access, admittance)
+    }
+
+    /// Ends every session; returns when none of their tasks runs any more.
+    pub fn end_sessions(&self, why: EndReason) -> impl Future<Output = ()> + use<> {
+        self.target.end_sessions(why)
     }
 
     /// How it is now.

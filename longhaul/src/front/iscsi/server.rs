@@ -100,6 +100,13 @@ impl Server {
         Ok(Self { node, accept_probe: (AcceptProbe(sender), receiver), listeners, portals, told })
     }
 
+    /// The same, which tells clients of these portals and their groups too: others serve the same targets there.
+    #[must_use]
+    pub fn with_others(mut self, others: &[(SocketAddr, u16)]) -> Self {
+        self.told = self.told.iter().chain(others).copied().collect();
+        self
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn portals(&self) -> &[SocketAddr] {

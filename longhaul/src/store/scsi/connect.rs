@@ -208,19 +208,20 @@ impl<T: Transport> Connector<T> {
     }
 
     /// Logs in, and opens the unit, which has nothing left to do then for the session whose writes are uncertain. It must
-    /// be the one that was there `before`. Where the portal cannot be reached the others of the target are tried. Errors
-    /// from these are only logged: the first portal's error is returned.
+    /// be the one that was there `before`. Where the portal cannot be reached, or the unit not by it, the others of the
+    /// target are tried. Errors from these are only logged: the first portal's error is returned.
     async fn attempt(
         &self,
         uncertain: Option<UncertainWrites<T::Session>>,
         before: Option<&Device>,
     ) -> Opened<T, Link<T::Session>> {
-        let mut out_of_reach = None;
+        let mut out_of_reach: Option<OpenError<T::Error>> = None;
         for portal in self.transport.portals() {
             match (self.attempt_at(&portal, uncertain.as_ref(), before).await, &out_of_reach) {
                 (Err(OpenError::Session(why)), None) if T::is_out_of_reach(&why) => {
                     out_of_reach = Some(OpenError::Session(why));
                 }
+                (Err(why), None) if why.is_passive_path() => out_of_reach = Some(why),
                 (Ok(link), Some(why)) => {
                     tracing::warn!(%portal, %why, "another portal of the target is used");
                     return Ok(link);

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use proto::scsi::Status;
+use proto::scsi::sense::Additional;
 
 use super::device::DeviceError;
 use super::reservation::ReservationError;
@@ -69,6 +70,18 @@ impl<E: StdError> OpenError<E> {
             }
             _ => false,
         }
+    }
+
+    /// The unit can be used by another target port, if any (SPC-4, 5.16).
+    pub(super) fn is_passive_path(&self) -> bool {
+        let (Self::Unit(UnitError::Sense(sense))
+        | Self::Device(DeviceError::Unit(UnitError::Sense(sense)))
+        | Self::Reservation(ReservationError::Unit(UnitError::Sense(sense)))) = self
+        else {
+            return false;
+        };
+        let passive = [Additional::PORT_IN_STANDBY, Additional::PORT_UNAVAILABLE];
+        !sense.deferred && passive.contains(&sense.additional)
     }
 
     /// The reservation of another keeps us from what was asked.

@@ -16,6 +16,7 @@ mod power;
 mod removal;
 mod reserved;
 mod sanitize;
+mod shared;
 mod tape;
 mod third_party;
 
@@ -38,7 +39,7 @@ use self::conditions::Conditions;
 use self::copy::Copies;
 pub use self::exchange::MediumLocked;
 use self::medium::CHUNK;
-pub use self::options::Options;
+pub use self::options::{Options, Shared};
 use self::removal::RemovalPrevention;
 use self::reserved::Reserved;
 pub use self::reserved::{LoadError, StoredReservations};
@@ -46,7 +47,7 @@ use self::sanitize::Progress;
 use self::tape::LoadedTape;
 use self::third_party::ThirdParty;
 use super::medium_lock::MediumLock;
-use super::{Answer, Command, Initiator, LogicalUnit, Nexus, TRANSFER_MAX, Waiting};
+use super::{Answer, Command, Initiator, LogicalUnit, MediumPermit, Nexus, TRANSFER_MAX, Waiting};
 use crate::log_limiter::LineLimiter;
 
 /// A disk.
@@ -83,6 +84,8 @@ struct State {
     copies: Copies,
     third_party: Arc<ThirdParty>,
     reserved: Reserved,
+    /// Whether the medium may be used here, where other gateways have it too.
+    permit: Option<Arc<MediumPermit>>,
     preventing: RemovalPrevention,
     /// What GET EVENT STATUS NOTIFICATION tells of the medium of an optical drive.
     media_events: Mutex<MediaEvents<Nexus>>,
@@ -108,7 +111,9 @@ impl Disk {
     pub fn new(volume: Arc<dyn Volume>, target: &str, lun: u16, mut options: Options) -> Self {
         let medium = options.medium(volume.shape());
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
-        let reserved = Reserved::new(options.kept.take(), options.transports);
+        let (reservations, permit) =
+            options.shared.take().map(|shared| (shared.reservations, shared.permit)).unzip();
+        let reserved = Reserved::new(options.kept.take(), reservations, options.transports);
         let unit = Unit::new(options.identity(target, lun), medium);
         let state = State {
             target: target.to_owned(),
@@ -121,6 +126,7 @@ impl Disk {
             copies: Copies::default(),
             third_party: Arc::default(),
             reserved,
+            permit,
             preventing: RemovalPrevention::default(),
             media_events: Mutex::default(),
             generation: AtomicU64::new(0),

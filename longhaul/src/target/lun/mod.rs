@@ -5,12 +5,14 @@ mod data;
 mod disk;
 mod fault;
 mod medium_lock;
+mod medium_permit;
 mod target;
 #[cfg(test)]
 mod test_initiator;
 
 pub use answer::Answer;
-pub use disk::{Disk, LoadError, MediumLocked, Options, StoredReservations};
+pub use disk::{Disk, LoadError, MediumLocked, Options, Shared, StoredReservations};
+pub use medium_permit::{MediumPermit, since_boot};
 pub use target::TargetDevice;
 
 use bytes::Bytes;
@@ -48,6 +50,16 @@ pub trait ReservationStorage: fmt::Debug + Send + Sync {
     /// Keeps `image` in place of what was kept before: all of it or, if that fails, nothing. Stable when
     /// done.
     fn save(&self, image: Vec<u8>) -> Waiting<io::Result<()>>;
+}
+
+/// What device servers of one unit on several machines share: its reservations.
+pub trait SharedReservations: fmt::Debug + Send + Sync {
+    /// Sees to it that what is kept is in force here, by [`Disk::adopt_reservations`].
+    fn refresh(&self) -> Waiting<io::Result<()>>;
+
+    /// Keeps `image` in place of `base`; `false` if that is not what is kept any more. When done it is in force at all
+    /// device servers.
+    fn replace(&self, base: Option<Vec<u8>>, image: Vec<u8>) -> Waiting<io::Result<bool>>;
 }
 
 /// Something still to come; it owns all it needs.

@@ -61,6 +61,20 @@ pub(super) fn prepare_reader(
     Ok(work.next)
 }
 
+/// What follows for others where another device server of the unit has made `after` of it.
+pub(super) fn by_another(before: &Registry, after: Registry) -> Change {
+    let is_gone = |nexus: &&NexusId| after.key(nexus).is_none();
+    let gone: Vec<_> = before.all().map(|(nexus, _)| nexus).filter(is_gone).cloned().collect();
+    let told = gone.iter().map(|nexus| (nexus.clone(), Additional::REGISTRATIONS_PREEMPTED));
+    let mut attentions: Vec<_> = told.collect();
+    let released = before.held.as_ref().filter(|_| after.held.is_none());
+    if released.is_some_and(|held| held.kind.admits_registrants()) {
+        let stay = after.registrants.keys();
+        attentions.extend(stay.map(|it| (it.clone(), Additional::RESERVATIONS_RELEASED)));
+    }
+    Change { registry: after, counted: false, attentions, abort: gone, keep: None }
+}
+
 /// The image to keep, where reservations outlive the power or did until now.
 fn keep(before: &Registry, after: &Registry) -> Option<Vec<u8>> {
     let concerned = before.through_power_loss || after.through_power_loss;

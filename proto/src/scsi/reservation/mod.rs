@@ -37,6 +37,7 @@ use std::collections::BTreeSet;
 
 use super::Sense;
 use super::transport::Transports;
+use crate::reader::Truncated;
 use registry::Registry;
 
 /// The longest parameter list of PERSISTENT RESERVE OUT that is taken: room for as many of the longest
@@ -267,6 +268,33 @@ impl Reservations {
         self.preempted.extend(silenced.cloned());
         let Self { preempted, registry, .. } = self;
         preempted.retain(|nexus| registry.key(nexus).is_none());
+    }
+
+    /// All that outlives sessions, as it will be after `change`, as bytes for other device servers of the same unit:
+    /// PRGENERATION, then the image of what is registered.
+    #[must_use]
+    pub fn shared_image(&self, change: &Change) -> Vec<u8> {
+        let generation = self.generation.wrapping_add(change.counted.into());
+        [&generation.to_be_bytes()[..], &image::encode(&change.registry)].concat()
+    }
+
+    /// Takes over what another device server of the same unit has made of it; what follows for those `present` here.
+    /// Nobody asked for it here, so that whoever is not registered any more was preempted, with its tasks.
+    pub fn adopt_shared(
+        &mut self,
+        bytes: &[u8],
+        present: &[NexusId],
+    ) -> Result<Change, ImageError> {
+        let missing = Truncated { missing: size_of::<u32>() };
+        let (generation, image) = bytes.split_first_chunk().ok_or(missing)?;
+        let mut registry = image::decode(image)?;
+        for nexus in present {
+            registry.adopt(nexus);
+        }
+        let change = change::by_another(&self.registry, registry);
+        self.commit(&change, present);
+        self.generation = u32::from_be_bytes(*generation);
+        Ok(change)
     }
 
     /// The parameter data of PERSISTENT RESERVE IN for `nexus`, whole: not yet cut to the allocation length.

@@ -65,7 +65,9 @@ impl Core {
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
             Step::Tape(_) => return Err(INTERNAL.into()),
         };
-        self.flush_if_uncached(switches).await.map(|()| answer)
+        self.flush_if_uncached(switches).await?;
+        // What was done too late is not answered: another gateway may have changed the medium since.
+        self.refuse_without_permit().map(|()| answer)
     }
 
     /// Whether `nexus` may run a command now.
@@ -130,7 +132,7 @@ impl Core {
                 return self.report_luns(nexus, select, allocation);
             }
             UnitOp::PersistentIn { action, allocation } => {
-                let report = self.state.reserved.report(nexus, action)?;
+                let report = self.state.reserved.report(nexus, action).await?;
                 return Ok(vec![unit::truncate(report, allocation).into()]);
             }
             UnitOp::Select(form) => {

@@ -118,6 +118,7 @@ impl Core {
             return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
         }
         self.refuse_outdated()?;
+        self.refuse_without_permit()?;
         self.switches().readiness.sense().map_or(Ok(()), |sense| Err(sense.into()))
     }
 

@@ -9,7 +9,7 @@ use proto::scsi::transport::Transports;
 use proto::scsi::unit::Medium;
 use volume::{CryptoErase, Shape};
 
-use super::super::TRANSFER_MAX;
+use super::super::{MediumPermit, SharedReservations, TRANSFER_MAX};
 use super::reserved::StoredReservations;
 
 /// What may be chosen for a disk.
@@ -45,8 +45,19 @@ pub struct Options {
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
     pub kept: Option<StoredReservations>,
+    /// What it shares with other gateways of the same volume, if there are any.
+    pub shared: Option<Shared>,
     /// The protocols by which initiators come, for the names of their ports in reservation commands.
     pub transports: Transports,
+}
+
+/// What a disk shares with those of the same volume on other machines.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Its reservations.
+    pub reservations: Arc<dyn SharedReservations>,
+    /// Whether the medium may be used here.
+    pub permit: Arc<MediumPermit>,
 }
 
 impl Default for Options {
@@ -66,6 +77,7 @@ impl Default for Options {
             sanitize_rate: None,
             key: None,
             kept: None,
+            shared: None,
             transports: Transports::default(),
         }
     }

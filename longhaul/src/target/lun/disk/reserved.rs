@@ -16,7 +16,7 @@ use proto::scsi::{Sense, Status};
 use tokio::sync::MutexGuard;
 
 use super::super::fault::Fault;
-use super::super::{Initiator, Nexus, ReservationStorage};
+use super::super::{Initiator, Nexus, ReservationStorage, SharedReservations};
 use crate::log_limiter::{LineLimiter, Permit};
 
 /// Why a unit cannot be offered: it may be reserved, and nobody knows.
@@ -66,6 +66,8 @@ pub(super) struct Reserved {
     /// never held while waiting for another session.
     order: tokio::sync::Mutex<Order>,
     keeper: Option<Arc<dyn ReservationStorage>>,
+    /// What keeps them in place of that, for several machines.
+    shared: Option<Arc<dyn SharedReservations>>,
     transports: Transports,
     log_limiter: LineLimiter,
 }
@@ -83,6 +85,8 @@ struct State {
     initiators: BTreeMap<Nexus, Arc<dyn Initiator>>,
     /// A change that is being kept. Clients come and go meanwhile: it must not undo an adoption.
     pending: Option<Change>,
+    /// What is in force of what is shared.
+    adopted: Option<Vec<u8>>,
 }
 
 /// What is left to do when a reservation has changed.
@@ -96,7 +100,14 @@ pub(super) struct ReservationEffects {
 
 impl Reserved {
     /// Those that were kept through the last loss of power, if any outlive one.
-    pub(super) fn new(kept: Option<StoredReservations>, transports: Transports) -> Self {
+    pub(super) fn new(
+        kept: Option<StoredReservations>,
+        shared: Option<Arc<dyn SharedReservations>>,
+        transports: Transports,
+    ) -> Self {
+        if shared.is_some() {
+            return Self { shared, transports, ..Self::default() };
+        }
         let Some(StoredReservations { reservations, keeper }) = kept else {
             return Self { transports, ..Self::default() };
         };
@@ -164,7 +175,14 @@ impl Reserved {
     }
 
     /// PERSISTENT RESERVE IN.
-    pub(super) fn report(&self, nexus: Nexus, action: ReserveInAction) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn report(
+        &self,
+        nexus: Nexus,
+        action: ReserveInAction,
+    ) -> Result<Vec<u8>, Fault> {
+        if let Some(shared) = &self.shared {
+            shared.refresh().await.map_err(|why| self.not_reached(&why))?;
+        }
         self.with(|state| {
             let id = state.id(nexus)?;
             Ok(state.reservations.report(&id, action, &self.device(&[], &[])))
@@ -183,6 +201,9 @@ impl Reserved {
     ) -> Result<ReservationEffects, Fault> {
         let ports: Vec<_> = unit.ports().ids().collect();
         let _turn = self.turn().await?;
+        if let Some(shared) = &self.shared {
+            return self.change_shared(shared, nexus, (out, list), (unit, &ports)).await;
+        }
         let keep = self.with(|state| {
             let id = state.id(nexus).map_err(Refused::from)?;
             let present = state.present();
@@ -211,6 +232,58 @@ impl Reserved {
         Ok(self.with(|state| state.commit(nexus)))
     }
 
+    /// The same where others may change them too: what is decided on what they have just changed is decided anew.
+    async fn change_shared(
+        &self,
+        shared: &Arc<dyn SharedReservations>,
+        nexus: Nexus,
+        (out, list): (Out, &[u8]),
+        (unit, ports): (&Unit, &[u16]),
+    ) -> Result<ReservationEffects, Fault> {
+        loop {
+            shared.refresh().await.map_err(|why| self.not_reached(&why))?;
+            let (base, change, image) = self.with(|state| {
+                let id = state.id(nexus).map_err(Refused::from)?;
+                let present = state.present();
+                let device = self.device(ports, &present);
+                let change = match unit.is_for_reader() {
+                    true => state.reservations.prepare_reader(&id, out, list, &device),
+                    false => state.reservations.prepare(&id, out, list, &device),
+                }?;
+                let image = state.reservations.shared_image(&change);
+                Ok::<_, Refused>((state.adopted.clone(), change, image))
+            })?;
+            if base.as_ref() == Some(&image) {
+                return Ok(ReservationEffects::default());
+            }
+            let kept = shared.replace(base.clone(), image.clone()).await;
+            if kept.map_err(|why| self.not_reached(&why))? {
+                return Ok(self.with(|state| state.commit_shared(nexus, change, base, image)));
+            }
+        }
+    }
+
+    /// Puts in force what another machine has made of them.
+    pub(super) fn adopt_shared(&self, image: &[u8]) -> Result<ReservationEffects, ImageError> {
+        self.with(|state| {
+            if state.adopted.as_deref() == Some(image) {
+                return Ok(ReservationEffects::default());
+            }
+            let present = state.present();
+            let change = state.reservations.adopt_shared(image, &present)?;
+            state.adopted = Some(image.to_vec());
+            Ok(state.effects(None, &change))
+        })
+    }
+
+    /// SAM-5, 5.3.1: the initiator may try it again.
+    fn not_reached(&self, error: &std::io::Error) -> Fault {
+        if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
+            tracing::error!(%error, suppressed, "the shared reservations cannot be reached");
+        }
+        Fault::Status(Status::Busy)
+    }
+
     /// Refuses all changes from now on. When this returns, none is being kept: whoever reads what was kept reads the
     /// last of it.
     pub(super) async fn retire(&self) {
@@ -227,7 +300,7 @@ impl Reserved {
     }
 
     fn device<'a>(&self, target_ports: &'a [u16], present: &'a [NexusId]) -> Device<'a> {
-        let durable = self.keeper.is_some();
+        let durable = self.keeper.is_some() || self.shared.is_some();
         Device { target_ports, present, durable, transports: self.transports }
     }
 
@@ -255,10 +328,26 @@ impl State {
         let Some(change) = self.pending.take() else { return ReservationEffects::default() };
         let present = self.present();
         self.reservations.commit(&change, &present);
-        self.effects(by, &change)
+        self.effects(Some(by), &change)
     }
 
-    fn effects(&self, by: Nexus, change: &Change) -> ReservationEffects {
+    /// A change that is shared comes true, unless what others have made of it meanwhile already has.
+    fn commit_shared(
+        &mut self,
+        by: Nexus,
+        change: Change,
+        base: Option<Vec<u8>>,
+        image: Vec<u8>,
+    ) -> ReservationEffects {
+        if self.adopted == base {
+            let present = self.present();
+            self.reservations.commit(&change, &present);
+            self.adopted = Some(image);
+        }
+        self.effects(Some(by), &change)
+    }
+
+    fn effects(&self, by: Option<Nexus>, change: &Change) -> ReservationEffects {
         let present =
             |id: &NexusId| self.initiators.iter().find(|(_, initiator)| initiator.id() == id);
         let attentions = change.attentions.iter();
@@ -266,7 +355,8 @@ impl State {
             .filter_map(|(id, condition)| present(id).map(|(nexus, _)| (*nexus, *condition)))
             .collect();
         // One that preempts itself would end the command that says so.
-        let others = change.abort.iter().filter_map(present).filter(|(nexus, _)| **nexus != by);
+        let others =
+            change.abort.iter().filter_map(present).filter(|(nexus, _)| Some(**nexus) != by);
         let abort = others.map(|(nexus, initiator)| (*nexus, Arc::clone(initiator))).collect();
         ReservationEffects { attentions, abort }
     }

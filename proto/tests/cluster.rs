@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use proto::cluster::{
+    GatewayName, Holder, Lease, Outcome, Record, Role, Settings, Step, Update, Written,
+};
+use proto::time::Time;
 use testing::Random;
-
-use super::*;
-use crate::time::Time;
 
 const LEASE: Duration = Duration::from_millis(1000);
 const UNIT: &str = "iqn.2026-11.dev.longhaul:t/0";

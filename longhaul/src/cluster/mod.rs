@@ -1,0 +1,186 @@
+//! One of several gateways that serve the same volumes (`docs/spec/cluster.md`): the lease is `proto`'s, this is who reads
+//! and writes the record, and what of it concerns the rest of the server.
+
+mod directory;
+mod driver;
+mod fence;
+mod reservations;
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::cluster::{Holder, Role, Settings};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use self::directory::Directory;
+use self::driver::{Driver, Request};
+use self::reservations::UnitReservations;
+use crate::config::ClusterOptions;
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::printable::Shown as _;
+use crate::target::lun::{Disk, MediumPermit, Shared};
+
+/// How long an end waits for the lease to be given back.
+const LEFT_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long is waited before a volume that another process has is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// What a gateway says of its cluster.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ClusterStatus {
+    /// This gateway.
+    pub gateway: String,
+    /// What it is: `active`, `standby`, `taking over`, `leaving` or `lost`.
+    pub role: String,
+    /// Who holds the lease.
+    pub holder: Option<String>,
+    /// How often the lease has changed hands.
+    pub epoch: u64,
+}
+
+/// The part of this gateway in its cluster.
+pub struct Cluster {
+    options: ClusterOptions,
+    requests: mpsc::Sender<Request>,
+    roles: watch::Receiver<Role>,
+    permit: Arc<MediumPermit>,
+    /// Until it is started.
+    driver: Option<Driver>,
+}
+
+impl Cluster {
+    /// One that does nothing yet.
+    pub fn new(options: &ClusterOptions) -> Outcome<Self> {
+        let what = || format!("cannot use the cluster directory {}", options.directory.shown());
+        let store = Directory::open(&options.directory).or_fail(what)?;
+        let random = || "cannot name this life of the gateway".to_owned();
+        let incarnation = getrandom::u64().or_fail(random)? | 1;
+        let settings = Settings {
+            me: Holder { gateway: options.gateway.clone(), incarnation },
+            lease: options.lease,
+            fences: options.fence.is_some(),
+        };
+        let (requests, asked) = mpsc::channel(64);
+        let (tell, roles) = watch::channel(Role::Standby);
+        let permit = Arc::<MediumPermit>::default();
+        let store = Arc::new(store);
+        let fence = options.fence.clone();
+        let driver = Driver::new(settings, (store, fence), asked, tell, Arc::clone(&permit));
+        Ok(Self { options: options.clone(), requests, roles, permit, driver: Some(driver) })
+    }
+
+    /// What a disk shares that is this unit of this target.
+    #[must_use]
+    pub fn shared(&self, target: &str, lun: u16) -> Shared {
+        let reservations = UnitReservations::new(unit(target, lun), self.requests.clone());
+        Shared { reservations: Arc::new(reservations), permit: Arc::clone(&self.permit) }
+    }
+
+    /// Takes part from now on, with these disks.
+    pub fn start<'a>(&mut self, disks: impl Iterator<Item = (&'a str, u16, &'a Disk)>) {
+        let Some(driver) = self.driver.take() else { return };
+        let disks = disks.map(|(target, lun, disk)| (unit(target, lun), disk.again())).collect();
+        tokio::spawn(driver.run(disks));
+    }
+
+    /// What it is now.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        *self.roles.borrow()
+    }
+
+    /// What tells that there is something to do.
+    #[must_use]
+    pub fn duties(&self) -> Duties {
+        Duties(self.roles.clone())
+    }
+
+    /// The volumes are open.
+    pub async fn opened(&self) {
+        self.tell(Request::Opened).await;
+    }
+
+    /// A volume is not to be had yet.
+    pub async fn try_again(&self) {
+        sleep(TRY_AGAIN).await;
+    }
+
+    /// The volumes are closed, or cannot be opened.
+    pub async fn closed(&self) {
+        self.tell(Request::Closed).await;
+    }
+
+    async fn tell(&self, request: fn(oneshot::Sender<()>) -> Request) {
+        let (done, heard) = oneshot::channel();
+        if self.requests.send(request(done)).await.is_ok() {
+            let _ = heard.await;
+        }
+    }
+
+    /// Has another gateway be active, or this one: whichever is not.
+    pub async fn move_on(&self) -> Outcome<String> {
+        self.tell(Request::Move).await;
+        let gateway = &self.options.gateway;
+        Ok(match self.role() {
+            Role::Leaving | Role::Active => {
+                format!("{gateway} gives the volumes to another gateway")
+            }
+            _ => format!("{gateway} has asked for the volumes"),
+        })
+    }
+
+    /// How it is.
+    pub async fn status(&self) -> Outcome<ClusterStatus> {
+        let (tell, told) = oneshot::channel();
+        let sent = self.requests.send(Request::Status(tell)).await;
+        let answer = if sent.is_ok() { told.await.ok() } else { None };
+        answer.ok_or_else(|| Failure::new("the cluster is not looked after any more"))
+    }
+
+    /// Gives the lease back, after everything is closed.
+    pub async fn end(&self) {
+        let (done, heard) = oneshot::channel();
+        if self.requests.send(Request::End(done)).await.is_ok() {
+            let _ = timeout(LEFT_WITHIN, heard).await;
+        }
+    }
+}
+
+/// Tells when volumes have to be opened or closed.
+pub struct Duties(watch::Receiver<Role>);
+
+impl Duties {
+    /// Returns when the gateway takes over, leaves or has lost its lease, and as long as that is so. Dropping this future
+    /// loses nothing.
+    pub async fn next(&mut self) -> Role {
+        loop {
+            let role = *self.0.borrow_and_update();
+            if matches!(role, Role::TakingOver | Role::Leaving | Role::Lost) {
+                return role;
+            }
+            if self.0.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// How the record calls a unit.
+fn unit(target: &str, lun: u16) -> String {
+    format!("{target}/{lun}")
+}
+
+/// What an operator reads of a role.
+pub(crate) const fn name_of(role: Role) -> &'static str {
+    match role {
+        Role::Standby => "standby",
+        Role::TakingOver => "taking over",
+        Role::Active => "active",
+        Role::Leaving => "leaving",
+        Role::Lost => "lost",
+    }
+}

@@ -1,0 +1,60 @@
+//! `longhaul cluster`: which gateway of a cluster is active, and to have another one be it.
+
+use clap::Subcommand;
+
+use super::invite::PATIENCE;
+use super::server_socket::ServerSocket;
+use super::{say, say_done, say_json};
+use crate::cluster::ClusterStatus;
+use crate::failure::{OrFail as _, Outcome};
+
+/// Show which gateway of a cluster is active, and have another one be it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul cluster show
+  longhaul cluster move
+
+An active gateway that is asked to move gives its volumes to another one; one in standby asks for them.";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show what this gateway is, and who is active
+    Show {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        server: ServerSocket,
+    },
+    /// Have another gateway be active, or this one: whichever is not
+    Move {
+        #[command(flatten)]
+        server: ServerSocket,
+    },
+}
+
+/// Asks the server.
+pub async fn run(args: Args) -> Outcome {
+    match args.action {
+        Action::Show { json, server } => {
+            let answer = server.ask("cluster show", PATIENCE).await?;
+            let status: ClusterStatus = serde_json::from_str(&answer).or_fail(|| {
+                "cannot read the answer: is the server of another release?".to_owned()
+            })?;
+            if json {
+                return say_json(&status);
+            }
+            let ClusterStatus { gateway, role, holder, epoch } = status;
+            let holder = holder.unwrap_or_else(|| "nobody".to_owned());
+            say(&format!("{gateway}: {role}; the lease has {holder}, epoch {epoch}"))
+        }
+        Action::Move { server } => say_done(&server.ask("cluster move", PATIENCE).await?),
+    }
+}

@@ -1,0 +1,388 @@
+//! Two gateways of one file: who is active, what the other one says, and what clients notice when that changes.
+
+mod common;
+#[path = "common/connect.rs"]
+mod connect;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
+#[path = "common/port.rs"]
+mod port;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{LONGHAUL, PATIENCE, Running, run};
+use connect::connect_until_there;
+use futures_util::future::join_all;
+use longhaul::store::iscsi::{ConnectOptions, Disk};
+use peer::{Peer, login, text};
+use port::Port;
+use proto::iscsi::initiator::Timeouts;
+use proto::iscsi::name::IscsiName;
+use proto::scsi::Sense;
+use proto::scsi::sense::{Additional, Key};
+use rustix::process::Signal;
+use volume::check::Random;
+use volume::{Durability, Span, Volume};
+
+const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
+const SIZE: u64 = 1 << 20;
+
+const GOOD: u8 = 0x00;
+const CONFLICT: u8 = 0x18;
+
+/// What fences: it ends the process whose number is noted. One that the test has ended itself is gone already.
+const FENCE: &str = "#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\ntest -f \"$1.pid\" || exit 0\n\
+    kill -9 \"$(cat \"$1.pid\")\"\nrm \"$1.pid\"\n";
+
+/// The two gateways `a` and `b`, and the directory that both reach.
+struct Pair {
+    home: tempfile::TempDir,
+    ports: [Port; 2],
+    running: [Option<Running>; 2],
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+
+impl Pair {
+    /// Each has a portal of this group.
+    fn new(groups: [u16; 2]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        fs::File::create(home.path().join("disk.img")).unwrap().set_len(SIZE).unwrap();
+        fs::write(home.path().join("fence"), FENCE).unwrap();
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(home.path().join("fence"), executable).unwrap();
+        let ports = [Port::reserve(), Port::reserve()];
+        let pair = Self { home, ports, running: [None, None] };
+        for at in 0..2 {
+            let portal = |at: usize| {
+                format!(
+                    "{{ address = '127.0.0.1:{}', group = {} }}",
+                    pair.ports[at].number, groups[at]
+                )
+            };
+            let config = format!(
+                "listen = [{}]\ncontrol = 'control.sock'\n[cluster]\ngateway = '{}'\ndirectory = '../record'\n\
+                 peers = [{}]\nlease = '2s'\nfence = '../fence'\n[volumes.disk]\nuri = 'file:../disk.img'\n",
+                portal(at),
+                NAMES[at],
+                portal(1 - at)
+            );
+            fs::create_dir(pair.dir(at)).unwrap();
+            fs::write(pair.dir(at).join("longhaul.toml"), config).unwrap();
+        }
+        pair
+    }
+
+    fn dir(&self, at: usize) -> PathBuf {
+        self.home.path().join(NAMES[at])
+    }
+
+    fn pid_file(&self, at: usize) -> PathBuf {
+        self.home.path().join(format!("{}.pid", NAMES[at]))
+    }
+
+    fn address(&self, at: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports[at].number))
+    }
+
+    fn start(&mut self, at: usize) {
+        let mut command = Command::new(LONGHAUL);
+        command.args(["serve", "--config", "longhaul.toml"]).current_dir(self.dir(at));
+        let running = Running::start(&mut command);
+        fs::write(self.pid_file(at), running.pid().to_string()).unwrap();
+        assert!(running.line().is_some_and(|line| line.starts_with("ready ")));
+        self.running[at] = Some(running);
+    }
+
+    /// Ends a gateway as a loss of power would.
+    fn kill(&mut self, at: usize) {
+        let _ = fs::remove_file(self.pid_file(at));
+        self.running[at].take().unwrap().kill();
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        self.running[at].as_ref().unwrap().signal(signal);
+    }
+
+    /// Waits until the fence has ended it.
+    fn is_ended(&mut self, at: usize) {
+        assert!(!self.running[at].take().unwrap().end().success());
+    }
+
+    fn ask(&self, at: usize, words: &[&str]) -> String {
+        let mut command = Command::new(LONGHAUL);
+        command.arg("cluster").args(words).args(["--control", "control.sock"]);
+        let (said, status) = run(command.current_dir(self.dir(at)));
+        assert!(status.success(), "{said}");
+        said
+    }
+
+    fn is(&self, at: usize, role: &str) -> bool {
+        self.ask(at, &["show", "--json"]).contains(&format!("\"role\":\"{role}\""))
+    }
+
+    /// Returns when it is active.
+    fn wait_for(&self, at: usize) {
+        let last = std::time::Instant::now() + PATIENCE;
+        while !self.is(at, "active") {
+            assert!(std::time::Instant::now() < last, "{} does not take over", NAMES[at]);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn end(mut self) {
+        for running in self.running.iter_mut().filter_map(Option::take) {
+            assert!(running.stop().success());
+        }
+    }
+}
+
+/// A session of the host `name`.
+fn session(portal: SocketAddr, name: &str) -> Peer {
+    let mut peer = Peer::connect(portal);
+    peer.send(login(1), text(name, TARGET));
+    peer.receive().expect("an answer");
+    assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
+    peer
+}
+
+const HOST: &str = "iqn.2001-04.com.example:host";
+const OTHER: &str = "iqn.2001-04.com.example:other";
+
+fn good(peer: &mut Peer, cdb: &[u8]) -> Vec<u8> {
+    let (status, data) = peer.run_on(0, cdb, Bytes::new(), 252).unwrap();
+    assert_eq!(status, GOOD, "{:?}", Sense::parse(&data));
+    data
+}
+
+/// What a command that reads a block is refused with, if it is.
+fn refusal(peer: &mut Peer) -> Option<(Key, Additional)> {
+    let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let (status, data) = peer.run_on(0, &read, Bytes::new(), 512).unwrap();
+    if status == GOOD {
+        return None;
+    }
+    Sense::parse(&data).map(|sense| (sense.key, sense.additional))
+}
+
+fn write(peer: &mut Peer) -> u8 {
+    let (status, _) = peer.run_on(0, &[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], vec![7; 512], 0).unwrap();
+    status
+}
+
+/// REPORT TARGET PORT GROUPS: each group and its state.
+fn groups(peer: &mut Peer) -> Vec<(u16, u8)> {
+    let data = good(peer, &[0xA3, 0x0A, 0, 0, 0, 0, 0, 0, 0, 252, 0, 0]);
+    data[4..].chunks(12).map(|group| (u16::from(group[3]), group[0] & 0x0F)).collect()
+}
+
+fn reserve_out(peer: &mut Peer, action: u8, kind: u8, keys: [u64; 2]) -> u8 {
+    let list = [keys[0].to_be_bytes(), keys[1].to_be_bytes(), [0; 8]].concat();
+    let cdb = [0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    peer.run_on(0, &cdb, list, 0).unwrap().0
+}
+
+/// READ KEYS, but for the generation.
+fn keys(peer: &mut Peer) -> Vec<u64> {
+    let data = good(peer, &[0x5E, 0, 0, 0, 0, 0, 0, 0, 252, 0]);
+    let keys = data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap()));
+    keys.collect()
+}
+
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const PREEMPT: u8 = 4;
+const WRITE_EXCLUSIVE_REGISTRANTS: u8 = 5;
+
+const STANDBY: Option<(Key, Additional)> = Some((Key::NotReady, Additional::PORT_IN_STANDBY));
+
+/// SPC-4, 5.16: what a path in standby answers, and that every nexus is told when it is none any more. Reservations are
+/// those of the unit, whichever path they were made by, with APTPL or without.
+#[test]
+fn standby_knows_the_reservations_and_takes_over_when_the_active_gateway_is_killed() {
+    let mut pair = Pair::new([1, 2]);
+    pair.start(0);
+    pair.wait_for(0);
+    pair.start(1);
+    let (mut active, mut standby) =
+        (session(pair.address(0), HOST), session(pair.address(1), HOST));
+    assert_eq!(
+        (groups(&mut active), groups(&mut standby)),
+        (vec![(1, 0), (2, 2)], vec![(1, 0), (2, 2)])
+    );
+    assert_eq!((refusal(&mut active), refusal(&mut standby)), (None, STANDBY));
+    let ready = |peer: &mut Peer| peer.says(0);
+    assert_eq!(ready(&mut standby), Some(Additional::PORT_IN_STANDBY));
+    let identity = |peer: &mut Peer| good(peer, &[0x12, 1, 0x80, 0, 252, 0]);
+    assert_eq!(identity(&mut active), identity(&mut standby), "one serial number");
+    let limits = |peer: &mut Peer| good(peer, &[0x12, 1, 0xB0, 0, 252, 0]);
+    assert_eq!(limits(&mut active), limits(&mut standby));
+
+    // Registered by each path, and reserved by one.
+    assert_eq!(reserve_out(&mut active, REGISTER, 0, [0, 7]), GOOD);
+    assert_eq!(keys(&mut standby), [7]);
+    assert_eq!(reserve_out(&mut standby, REGISTER, 0, [0, 7]), GOOD);
+    assert_eq!(keys(&mut active), [7, 7]);
+    let kind = WRITE_EXCLUSIVE_REGISTRANTS;
+    assert_eq!(reserve_out(&mut active, RESERVE, kind, [7, 0]), GOOD);
+    let mut stranger = session(pair.address(0), OTHER);
+    assert_eq!((write(&mut active), write(&mut stranger)), (GOOD, CONFLICT));
+    // By the path in standby, and in force at the active one when it is answered.
+    let mut other = session(pair.address(1), OTHER);
+    assert_eq!(reserve_out(&mut other, REGISTER, 0, [0, 9]), GOOD);
+    assert_eq!(reserve_out(&mut other, PREEMPT, kind, [9, 7]), GOOD);
+    assert_eq!((keys(&mut stranger), write(&mut active)), (vec![9], CONFLICT));
+
+    pair.kill(0);
+    pair.wait_for(1);
+    assert_eq!(refusal(&mut other), Some((Key::UnitAttention, Additional::ACCESS_STATE_CHANGED)));
+    assert_eq!((groups(&mut other), keys(&mut other)), (vec![(1, 2), (2, 0)], vec![9]));
+    assert_eq!((write(&mut other), refusal(&mut other)), (GOOD, None));
+    let mut late = session(pair.address(1), HOST);
+    assert_eq!(write(&mut late), CONFLICT);
+    pair.start(0);
+    assert_eq!(refusal(&mut session(pair.address(0), HOST)), STANDBY);
+    assert!(pair.ask(0, &["show"]).starts_with("a: standby; the lease has b, epoch 2"));
+    pair.end();
+}
+
+/// A gateway that is stopped and goes on later answers nothing from the medium: the fence has ended it before another one
+/// took over. Without a fence nobody takes over, as the file is locked.
+#[test]
+fn gateway_that_is_stopped_keeps_the_file_until_it_is_fenced() {
+    let mut pair = Pair::new([1, 2]);
+    for at in 0..2 {
+        let path = pair.dir(at).join("longhaul.toml");
+        let config = fs::read_to_string(&path).unwrap().replace("fence = '../fence'\n", "");
+        fs::write(path, config).unwrap();
+    }
+    pair.start(0);
+    pair.wait_for(0);
+    pair.start(1);
+    let mut active = session(pair.address(0), HOST);
+    assert_eq!(refusal(&mut active), None);
+    pair.signal(0, Signal::STOP);
+    while !pair.is(1, "taking over") {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(refusal(&mut session(pair.address(1), HOST)), STANDBY);
+    pair.signal(0, Signal::CONT);
+    // It has lost its lease, lets go of the file, and ends its sessions.
+    pair.wait_for(1);
+    while active.receive().is_some() {}
+    assert_eq!(refusal(&mut session(pair.address(0), HOST)), STANDBY);
+    assert_eq!(refusal(&mut session(pair.address(1), HOST)), None);
+    pair.end();
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions {
+        reconnect_for: None,
+        reconnect_every: Duration::from_millis(100),
+        timeouts: Timeouts { login: Duration::from_secs(2), ..Timeouts::default() },
+        ..ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())
+    }
+}
+
+const WORKERS: u64 = 4;
+const REGION: u64 = SIZE / WORKERS;
+const BLOCK: u64 = 512;
+
+/// Writes, reads and flushes on a region of its own until told to stop; gives what the region holds then.
+async fn work(
+    disk: Arc<Disk>,
+    worker: u64,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+) -> Vec<u8> {
+    let (mut random, base) = (Random::new(worker), worker * REGION);
+    let mut model = vec![0; REGION as usize];
+    while !stop.load(Ordering::Relaxed) {
+        let first = random.below(REGION / BLOCK);
+        let count = 1 + random.below((REGION / BLOCK - first).min(16));
+        let span = Span::new(first * BLOCK, count * BLOCK);
+        let range = span.at as usize..span.end() as usize;
+        match random.below(8) {
+            0 => disk.flush().await.expect("a flush"),
+            1..4 => {
+                let read = disk.read(Span::new(base + span.at, span.len)).await.expect("a read");
+                assert!(read == model[range], "worker {worker} read {span}");
+            }
+            kind => {
+                let data = Bytes::from(random.word().to_le_bytes().repeat(span.len as usize / 8));
+                let durability = if kind == 4 { Durability::Durable } else { Durability::Volatile };
+                disk.write(base + span.at, data.clone(), durability).await.expect("a write");
+                model[range].copy_from_slice(&data);
+            }
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    model
+}
+
+/// Returns when a hundred more requests were answered.
+fn progress(done: &AtomicU64) {
+    let (before, last) = (done.load(Ordering::Relaxed), std::time::Instant::now() + PATIENCE);
+    while done.load(Ordering::Relaxed) < before + 100 {
+        assert!(std::time::Instant::now() < last, "no request is answered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What happens to the active gateway in each round. `LONGHAUL_TAKEOVERS` says how often.
+fn trouble(mut pair: Pair, done: &AtomicU64) -> Pair {
+    let rounds = std::env::var("LONGHAUL_TAKEOVERS").ok().and_then(|rounds| rounds.parse().ok());
+    let mut active = 0;
+    for round in 0..rounds.unwrap_or(6) {
+        progress(done);
+        let next = 1 - active;
+        match round % 3 {
+            0 => pair.kill(active),
+            1 => {
+                pair.signal(active, Signal::STOP);
+                pair.is_ended(active);
+            }
+            _ => drop(pair.ask(active, &["move"])),
+        }
+        pair.wait_for(next);
+        progress(done);
+        if pair.running[active].is_none() {
+            pair.start(active);
+        }
+        active = next;
+    }
+    pair
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_goes_on_without_a_failed_request_when_a_gateway_is_killed_stopped_or_moved() {
+    let mut pair = Pair::new([1, 1]);
+    pair.start(0);
+    pair.wait_for(0);
+    pair.start(1);
+    let options = options();
+    let connected = connect_until_there(pair.address(0), TARGET, &options);
+    let disk = Arc::new(tokio::time::timeout(PATIENCE, connected).await.expect("a session"));
+    let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|worker| tokio::spawn(work(disk.clone(), worker, stop.clone(), done.clone())))
+        .collect();
+    let pair = tokio::task::spawn_blocking(move || trouble(pair, &done)).await.unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let models = tokio::time::timeout(PATIENCE, join_all(workers)).await.expect("no worker hangs");
+    let model: Vec<u8> = models.into_iter().flat_map(|model| model.expect("no error")).collect();
+    disk.flush().await.expect("a flush");
+    assert!(disk.read(Span::new(0, SIZE)).await.expect("a read") == model);
+    disk.close().await;
+    assert!(fs::read(pair.home.path().join("disk.img")).unwrap() == model);
+    pair.end();
+}
