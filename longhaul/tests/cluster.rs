@@ -62,7 +62,7 @@ impl Pair {
         fs::set_permissions(home.path().join("fence"), executable).unwrap();
         let ports = [Port::reserve(), Port::reserve()];
         let pair = Self { home, ports, running: [None, None] };
-        for at in 0..2 {
+        for (at, name) in NAMES.iter().enumerate() {
             let portal = |at: usize| {
                 format!(
                     "{{ address = '127.0.0.1:{}', group = {} }}",
@@ -70,10 +70,9 @@ impl Pair {
                 )
             };
             let config = format!(
-                "listen = [{}]\ncontrol = 'control.sock'\n[cluster]\ngateway = '{}'\ndirectory = '../record'\n\
+                "listen = [{}]\ncontrol = 'control.sock'\n[cluster]\ngateway = '{name}'\ndirectory = '../record'\n\
                  peers = [{}]\nlease = '2s'\nfence = '../fence'\n[volumes.disk]\nuri = 'file:../disk.img'\n",
                 portal(at),
-                NAMES[at],
                 portal(1 - at)
             );
             fs::create_dir(pair.dir(at)).unwrap();

@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proto::cluster::{RECORD_MAX, Record};
+use proto::cluster::{RECORD_MAX, Record, UNITS_MAX};
 
 use super::store::RecordStore;
 use crate::durable::make_directories;
@@ -91,8 +91,12 @@ impl RecordStore for Directory {
     }
 
     fn replace(&self, record: &Record) -> io::Result<bool> {
+        let bytes = record.encode();
+        if bytes.len() > RECORD_MAX || record.units.len() > UNITS_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let mut file = tempfile::Builder::new().prefix("new-").tempfile_in(&self.0)?;
-        file.write_all(&record.encode())?;
+        file.write_all(&bytes)?;
         file.as_file().sync_all()?;
         if !self.link(file.path(), record.version)? {
             return Ok(false);

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::log::Format;
 
@@ -275,8 +277,16 @@ fn the_example_is_right_as_it_stands_and_with_everything_in_it() {
         let is_setting = setting.starts_with('[') || (is_key && setting.contains(" = "));
         is_setting.then_some(setting)
     }
-    let whole: Vec<_> = example.lines().map(|line| assigns(line).unwrap_or(line)).collect();
-    let config = parse(&whole.join("\n"));
+    let set = |part: &str| {
+        let lines: Vec<_> = part.lines().map(|line| assigns(line).unwrap_or(line)).collect();
+        lines.join("\n")
+    };
+    // A cluster serves files alone, so that its table stands beside what is not commented out.
+    let (before, cluster) = example.split_once("# [cluster]").unwrap();
+    let (cluster, behind) = cluster.split_once("\n\n").unwrap();
+    let with_cluster = format!("{before}[cluster]{}\n\n{behind}", set(cluster));
+    assert!(parse(&with_cluster).cluster.is_some());
+    let config = parse(&set(&format!("{before}\n{behind}")));
     assert_eq!((config.volumes.len(), config.clients.len()), (2, 1));
     assert!(config.volumes[1].upstream.chap.is_some() && config.volumes[1].unlock.is_some());
 }
@@ -311,5 +321,43 @@ fn a_volume_on_the_command_line() {
     assert_eq!(unit("vm=memory:1M,lun=3"), unit("data=memory:1M,target=vm,lun=3"));
     for text in ["backup", "=memory:1M", "Backup=memory:1M", "a=memory:1M,size=x", "a=nothing"] {
         assert!(text.parse::<Served>().is_err(), "{text}");
+    }
+}
+
+const CLUSTER: &str = "listen = [\"192.0.2.1\"]\ninsecure = true\n[cluster]\ngateway = \"a\"\ndirectory = \"shared\"\n\
+    peers = [\"192.0.2.2\", { address = \"192.0.2.3\", group = 7 }]\n[volumes.a]\nuri = \"file:a.img\"\n";
+
+/// SPC-4, 5.16: what is standby here is optimized there.
+#[test]
+fn gateway_of_a_cluster_has_the_groups_of_all() {
+    let config = parse(CLUSTER);
+    let cluster = config.cluster.as_ref().unwrap();
+    assert_eq!((cluster.gateway.as_str(), cluster.lease), ("a", Duration::from_secs(5)));
+    assert_eq!(cluster.directory, Path::new("/etc/longhaul/shared"));
+    let (optimized, standby) = (AccessState::Optimized, AccessState::Standby);
+    assert_eq!(config.ports_in_cluster(true), BTreeMap::from([(1, optimized), (7, standby)]));
+    assert_eq!(config.ports_in_cluster(false), BTreeMap::from([(1, standby), (7, optimized)]));
+}
+
+/// Each row: what is changed, and what is wrong then.
+#[test]
+fn what_a_cluster_cannot_serve_is_a_mistake() {
+    for (from, to, wrong) in [
+        ("file:a.img", "memory:1M", "line 3: volume a: a cluster serves files"),
+        ("a.img\"", "a.img\"\nremovable = true", "line 3: volume a: in a cluster no medium"),
+        (
+            "[\"192.0.2.1\"]",
+            "[{ address = \"192.0.2.1\", access = \"standby\" }]",
+            "line 3: the lease",
+        ),
+        ("gateway = \"a\"\n", "", "line 3: missing field `gateway`"),
+        ("gateway = \"a\"", "gateway = \"a b\"", "line 4: gateway: a gateway has a name"),
+        ("peers = [", "lease = \"1ms\"\npeers = [", "line 6: lease is from 500ms"),
+    ] {
+        let text = CLUSTER.replacen(from, to, 1);
+        let (_, mistakes) = Config::parse(&text, Path::new("/etc/longhaul/longhaul.toml"));
+        let told: Vec<_> =
+            mistakes.iter().map(|it| format!("line {}: {}", it.line, it.why)).collect();
+        assert!(told.iter().any(|told| told.starts_with(wrong)), "{wrong}: {told:?}");
     }
 }

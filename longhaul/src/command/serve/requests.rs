@@ -40,6 +40,8 @@ pub(super) struct Events {
     hangup: Signal,
     stop: Stop,
     is_stopping: bool,
+    /// The volumes are not opened or closed meanwhile.
+    is_reloading: bool,
     reloads: bool,
 }
 
@@ -68,8 +70,18 @@ impl Events {
         let hangup = signal(SignalKind::hangup());
         let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
         let server = tokio::spawn(serving);
-        let is_stopping = false;
-        Ok(Self { server, control, newcomers, duties, hangup, stop, is_stopping, reloads })
+        let (is_stopping, is_reloading) = (false, false);
+        Ok(Self {
+            server,
+            control,
+            newcomers,
+            duties,
+            hangup,
+            stop,
+            is_stopping,
+            is_reloading,
+            reloads,
+        })
     }
 
     /// The next event. Dropping this future loses none.
@@ -87,7 +99,9 @@ impl Events {
             Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
-            role = duty(self.duties.as_mut()), if !self.is_stopping => Event::Duty(role),
+            role = duty(self.duties.as_mut()), if !self.is_stopping && !self.is_reloading => {
+                Event::Duty(role)
+            }
         }
     }
 }
@@ -171,7 +185,9 @@ async fn reload(
         }
         systemd::reloading();
         let mut reload = Reload { asked, ..Reload::default() };
+        events.is_reloading = true;
         let prepared = reload.prepare(live, events).await;
+        events.is_reloading = false;
         let Reload { asked: waiting, given_up, again, ended, revocations, newcomers, .. } = reload;
         match (prepared, given_up) {
             (Err(_), Some(why)) => tell(waiting, &Err(why.to_owned())),
@@ -262,7 +278,7 @@ impl Reload {
             }
             // Answered by whoever reloads; a login does not wait longer than it may take.
             Event::Enrol(client) => self.newcomers.push(client),
-            // In a cluster no volume is opened by a reload, so that this comes again at once.
+            // It comes again when the reload is done, which opens no volume of a cluster.
             Event::Duty(_) => {}
         }
     }

@@ -243,9 +243,10 @@ impl Core {
         key.crypto_erase().await.map_err(|error| self.fault(&error, None))
     }
 
-    /// Whether there is still a volume to sanitize.
+    /// Whether there is still a volume to sanitize, which no other gateway has.
     fn still_there(&self) -> Result<(), Fault> {
-        match self.state.retired.load(Ordering::Acquire) {
+        let retired = self.state.retired.load(Ordering::Acquire);
+        match retired || self.refuse_without_permit().is_err() {
             true => Err(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED).into()),
             false => Ok(()),
         }
