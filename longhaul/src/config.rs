@@ -8,6 +8,7 @@ mod duration;
 pub mod edit;
 mod file;
 mod limits;
+mod listen;
 mod option;
 mod options;
 mod syntax;

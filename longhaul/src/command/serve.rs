@@ -155,10 +155,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let volumes = &config.volumes;
     let cluster = config.cluster.as_ref().map(Cluster::new).transpose()?;
     let others = portals::others(&config).await?;
-    let chains = match cluster {
-        Some(_) => gateway::open_standby(volumes).await?,
-        None => open(volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?,
-    };
+    let chains = open_first(&config, &stop).await?;
     let remembered = match remember(volumes, &chains, &config).await {
         Ok(remembered) => remembered,
         Err(why) => {
@@ -172,7 +169,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
     let (node, beside) = nodes((&config, &disks), policy, secure, links);
     metrics::begin(metrics, &node, beside.as_ref().ok());
-    let server = Server::on(listeners, Arc::clone(&node)).map(|server| server.with_others(&others));
+    let server = Server::on(listeners, Arc::clone(&node)).map(|it| it.with_others(&others));
     let opened = (chains, disks, remembered);
     let config = (config, clients);
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
@@ -336,6 +333,14 @@ fn client(client: &Client) -> Outcome<policy::Client> {
         read_only: client.read_only.clone(),
         protection: client.protection.0,
     })
+}
+
+/// The volumes that a server begins with. Those of a cluster are opened when this gateway takes over.
+async fn open_first(config: &Config, stop: &Stop) -> Outcome<Vec<Chain>> {
+    match config.cluster {
+        Some(_) => gateway::open_standby(&config.volumes).await,
+        None => open(&config.volumes, config.state.as_deref(), OnExchange::Refuse, stop).await,
+    }
 }
 
 /// All of them, or none: if one cannot be opened, those before it are as if they had not been.

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use proto::cluster::GatewayName;
 
-use super::options::listens;
+use super::listen::listens;
 use super::{Config, ConfigDuration, Listen, ListenAt};
 use crate::option_table::{
     ADDRESS, DIRECTORY, DURATION, FILE, NAME, Place, Standard, Table, options, path, text,
 };
-use crate::uri::Uri;
+use crate::uri::Location;
 
 /// A shorter lease ends with every pause of a busy machine.
 const LEASE: RangeInclusive<ConfigDuration> = millis(500)..=millis(300_000);
@@ -93,7 +93,7 @@ pub(super) fn misfits(config: &Config) -> Vec<String> {
     let mut misfits = Vec::new();
     for volume in &config.volumes {
         let name = &volume.name;
-        if !matches!(volume.uri, Uri::File(_)) || volume.unlock.is_some() {
+        if !matches!(volume.uri.location(), Location::File(_)) || volume.unlock.is_some() {
             misfits.push(format!(
                 "volume {name}: a cluster serves files (uri = \"file:PATH\"), and their bytes as they are"
             ));

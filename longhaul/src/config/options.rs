@@ -1,7 +1,7 @@
 //! The options of the configuration: a row for each.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use proto::identity::PublicKey;
@@ -9,16 +9,16 @@ use proto::iscsi::name::IscsiName;
 use proto::scsi::inquiry::SERIAL_MAX;
 use toml::Spanned;
 
-use super::access::{Access, Group};
+use super::Listen;
 use super::cluster::CLUSTER;
 use super::disk::{Appearance, BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
 use super::limits::LIMITS;
-use super::{Listen, ListenAt};
+use super::listen::{LISTEN, listens};
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
-    ADDRESS, BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
-    RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, each, number,
+    ADDRESS, BYTES, COUNT, DEMAND, DIRECTORY, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
+    RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, number,
     number_or_text, options, path, switch, text, texts,
 };
 use crate::sealing::Demand;
@@ -30,8 +30,6 @@ const URI: Kind = Kind::text("URI", "the URI of a volume");
 const TARGET: Kind =
     Kind::text("TARGET", "a whole iSCSI name, or what follows iqn.2026-11.dev.longhaul:");
 const LABEL: Kind = Kind::text("TEXT", "printable ASCII characters");
-const ACCESS: Kind =
-    Kind::text("ACCESS", "`optimized`, `non-optimized`, `standby` or `unavailable`");
 const CONNECTIONS: Kind = Kind::text("N, auto", "a number from 1 to 64, or `auto`");
 
 options! {
@@ -112,40 +110,6 @@ options! {
 
 impl Rows for ServerOptions {
     const ROWS: &'static [Row<Self>] = SERVER;
-}
-
-options! {
-    /// An entry of `listen` that is a table.
-    pub(super) struct ListenOptions in pub(super) LISTEN {
-        address: Option<ListenAt> = text => {
-            kind: ADDRESS,
-            default: Standard::Required,
-            place: Place::File,
-            help: "The address",
-            manual: "",
-        }
-        protection: Option<Demand> = text => {
-            kind: DEMAND,
-            default: Standard::Words("that of the server"),
-            place: Place::File,
-            help: "Least protection of sessions that come in here",
-            manual: "`none` lets clients with CHAP in where the server has an identity",
-        }
-        group: Option<Group> = number => {
-            kind: COUNT,
-            default: Standard::Value("1"),
-            place: Place::File,
-            help: "Number of its portal group, 1 to 255",
-            manual: "",
-        }
-        access: Option<Access> = text => {
-            kind: ACCESS,
-            default: Standard::Words("optimized"),
-            place: Place::File,
-            help: "Access state of the group (ALUA)",
-            manual: "",
-        }
-    }
 }
 
 options! {
@@ -440,28 +404,6 @@ pub fn sections() -> Vec<Section> {
             CHAP,
         ),
     ]
-}
-
-/// Places to listen: of the command line one, of the file a list of addresses and tables.
-pub(super) fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, ValueError> {
-    match given {
-        RawValue::File(item, _) => each(item, listen),
-        RawValue::Word(_) => text(given).map(|at| vec![Listen::at(at)]),
-    }
-}
-
-/// An address, or a table with one.
-fn listen(entry: Entry<'_>) -> Option<Listen> {
-    match entry {
-        Entry::Text(at) => Some(Listen::at(at.parse()?)),
-        Entry::Table(mut table) => {
-            let said = table.read(LISTEN, Path::new(""));
-            table.finish();
-            let group = said.group.unwrap_or_default();
-            let (protection, access) = (said.protection, said.access);
-            Some(Listen { at: said.address?, protection, group, access })
-        }
-    }
 }
 
 impl From<&VolumeOptions> for Appearance {

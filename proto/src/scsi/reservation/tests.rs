@@ -655,3 +655,49 @@ fn registrations_are_bounded() {
     run(&mut state, &nexus(1), RegisterAndMove, 0, &goes).unwrap();
     assert_eq!(holding(&state), Some((2, 1)));
 }
+
+/// Two device servers of one unit: what one answers GOOD, the other has in force once it has its image.
+#[test]
+fn change_of_another_device_server_comes_true_here_and_ends_who_is_gone() {
+    let kind = Kind::WriteExclusiveRegistrants;
+    let mut here = reserved(3, kind);
+    let mut there = Reservations::default();
+    let image = here.shared_image(&Change::from(&here.registry));
+    assert!(there.adopt_shared(&image, &[]).unwrap().attentions.is_empty());
+    assert_eq!(there.check(&nexus(4), Class::Writes), Err(Conflict));
+    let full = ReserveInAction::ReadFullStatus;
+    let read = |state: &Reservations| state.report(&nexus(3), full, &device(&[]));
+    assert_eq!(read(&there), read(&here), "PRGENERATION too");
+
+    let list = list(30, 10, 0);
+    let change = there.prepare(&nexus(3), out(Preempt, kind.code(), &list), &list, &device(&[]));
+    let change = change.unwrap();
+    let image = there.shared_image(&change);
+    there.commit(&change, &[]);
+    let present = [nexus(1), nexus(2)];
+    let heard = here.adopt_shared(&image, &present).unwrap();
+    assert_eq!(heard.abort, [nexus(1)]);
+    assert_eq!(heard.attentions, [(nexus(1), Additional::REGISTRATIONS_PREEMPTED)]);
+    assert_eq!(here.check(&nexus(1), Class::Writes), Err(Conflict));
+    assert_eq!(here.check(&nexus(2), Class::Writes), Ok(()));
+    assert_eq!(read(&there), read(&here));
+    // What it knows already says nothing new, and what is damaged changes nothing.
+    assert!(here.adopt_shared(&image, &present).unwrap().abort.is_empty());
+    for at in [0, 3, image.len() - 1] {
+        assert!(here.adopt_shared(&image[..at], &present).is_err());
+    }
+    assert_eq!(read(&there), read(&here));
+}
+
+#[test]
+fn end_of_a_reservation_at_another_device_server_is_told_to_the_registered() {
+    let kind = Kind::WriteExclusiveRegistrants;
+    let (mut here, mut there) = (reserved(2, kind), reserved(2, kind));
+    let list = list(10, 0, 0);
+    let change = there.prepare(&nexus(1), out(Release, kind.code(), &list), &list, &device(&[]));
+    let image = there.shared_image(&change.unwrap());
+    let heard = here.adopt_shared(&image, &[nexus(2)]).unwrap();
+    let released = |n| (nexus(n), Additional::RESERVATIONS_RELEASED);
+    assert_eq!(heard.attentions, [released(1), released(2)]);
+    assert!(heard.abort.is_empty() && !here.restrict());
+}
