@@ -121,6 +121,12 @@ impl Tape {
         self.warning_at().saturating_sub(self.at.at)
     }
 
+    /// Whether something that was written could not be made stable. Then nothing is appended to it.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
     /// Whether it takes no writes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

@@ -151,7 +151,11 @@ impl Core {
 
     /// Makes stable what was written before the head is moved. What fails then are commands that have ended (SSC-4, 4.2.10):
     /// it is told as a deferred error, and the command is not begun.
+    /// It is told once: what is there can be read then.
     async fn settle_tape(&self, tape: &mut Tape) -> Result<(), Fault> {
+        if tape.has_failed() {
+            return Ok(());
+        }
         tape.sync().await.map_err(|why| match self.tape_fault(&why, 0) {
             Fault::Check(sense) => Sense { deferred: true, information: None, ..sense }.into(),
             status @ Fault::Status(_) => status,

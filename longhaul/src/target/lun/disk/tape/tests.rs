@@ -250,6 +250,8 @@ fn lost_write_is_told_before_the_head_moves() {
         let refused = sense_of(&run(&drive, cdb));
         assert_eq!((refused.deferred, refused.key), (false, Key::MediumError));
     }
+    good(&run(&drive, &REWIND));
+    assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
 }
 
 #[test]
