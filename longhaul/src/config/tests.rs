@@ -341,7 +341,7 @@ fn gateway_of_a_cluster_has_the_groups_of_all() {
 
 /// Each row: what is changed, and what is wrong then.
 #[test]
-fn what_a_cluster_cannot_serve_is_a_mistake() {
+fn volume_that_a_cluster_cannot_serve_is_a_mistake() {
     for (from, to, wrong) in [
         ("file:a.img", "memory:1M", "line 3: volume a: a cluster serves files"),
         ("a.img\"", "a.img\"\nremovable = true", "line 3: volume a: in a cluster no medium"),
