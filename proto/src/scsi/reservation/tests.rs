@@ -692,7 +692,7 @@ fn change_of_another_device_server_comes_true_here_and_ends_who_is_gone() {
 #[test]
 fn end_of_a_reservation_at_another_device_server_is_told_to_the_registered() {
     let kind = Kind::WriteExclusiveRegistrants;
-    let (here, mut there) = (reserved(2, kind), reserved(2, kind));
+    let (mut here, there) = (reserved(2, kind), reserved(2, kind));
     let list = list(10, 0, 0);
     let change = there.prepare(&nexus(1), out(Release, kind.code(), &list), &list, &device(&[]));
     let image = there.shared_image(&change.unwrap());
