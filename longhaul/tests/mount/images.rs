@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::common::{Running, run};
+use super::common::{PATIENCE, Running, run};
 use super::link::Link;
 use super::stage::{Stage, must, write_stable};
 
@@ -140,7 +140,7 @@ fn look_at_images(stage: &Stage, server: &Running, disturb: impl Fn()) {
         // A test that fails must not wait for the writer for ever.
         let _end = End(&is_over);
         scope.spawn(|| work(&dir, &is_over));
-        let counts = (0..images()).map(|number| {
+        let image_of = |number: u64| {
             let image = stage.path("image");
             // It is behind by what was written meanwhile, and stopped in the middle of that.
             server.signal(Signal::STOP);
@@ -152,8 +152,15 @@ fn look_at_images(stage: &Stage, server: &Running, disturb: impl Fn()) {
             server.signal(Signal::CONT);
             disturb();
             examine(&image)
-        });
-        counts.collect()
+        };
+        // Under load what the writer has flushed may come to the server only after the first images.
+        let (mut counts, since) = (Vec::new(), Instant::now());
+        while counts.len() < images() as usize
+            || (counts.last() == Some(&0) && since.elapsed() < PATIENCE)
+        {
+            counts.push(image_of(counts.len() as u64));
+        }
+        counts
     });
     println!("{counts:?} records");
     assert!(counts.is_sorted(), "what was on the server is not there any more: {counts:?}");
