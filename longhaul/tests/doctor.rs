@@ -38,6 +38,18 @@ fn way(home: &Path, place: &str) -> Vec<(String, String)> {
     of_server.map(text).collect()
 }
 
+/// As in a container that was not given it.
+#[test]
+fn capability_that_a_mount_lacks_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let doctor = longhaul(home.path(), &["doctor"]);
+    let mut without = Command::new("setpriv");
+    without.args(["--bounding-set", "-sys_resource"]).arg(doctor.get_program());
+    without.args(doctor.get_args()).current_dir(home.path());
+    let (said, _) = run(&without);
+    assert!(said.contains("CAP_SYS_RESOURCE is missing"), "{said}");
+}
+
 #[test]
 fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
     let home = tempfile::tempdir().unwrap();

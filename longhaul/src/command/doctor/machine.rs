@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 use super::Finding;
 use crate::net::tcp_tuning::congestion_control::{LOAD_HINT, withstands_loss};
 use crate::size::Size;
@@ -21,6 +23,7 @@ const HELPERS: [(&str, &str, &str); 5] = [
 
 pub(super) fn look() -> Vec<Finding> {
     let mut findings = vec![rights(), fuse(), loops()];
+    findings.extend(memory());
     findings.extend(HELPERS.iter().filter_map(|helper| missing(*helper)));
     findings.push(block_devices());
     findings.push(kernel());
@@ -64,6 +67,19 @@ fn loops() -> Finding {
             "`modprobe loop`; a container needs this device. `attach` does without",
         ),
     }
+}
+
+/// Whether root, who mounts, may have the process that serves a mount go on when memory is short (PR_SET_IO_FLUSHER).
+fn memory() -> Option<Finding> {
+    let has = capabilities(None).ok()?.effective.contains(CapabilitySet::SYS_RESOURCE);
+    let matters = rustix::process::geteuid().is_root() && !has;
+    matters.then(|| {
+        Finding::note(
+            "CAP_SYS_RESOURCE is missing, as in some containers",
+            "where the processes of `mount` share a limit of memory with programs that write to the mount, all of them can stop for ever",
+            "give the container this capability, or run those programs in a memory cgroup of their own",
+        )
+    })
 }
 
 fn missing((program, what, package): (&str, &str, &str)) -> Option<Finding> {
