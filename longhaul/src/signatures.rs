@@ -35,12 +35,14 @@ const fn last(align: u64, back: u64) -> At {
 
 const BTRFS: &str = "a Btrfs file system";
 const GPT: &str = "a GPT partition table";
+const JOURNAL: &str = "the journal of a volume";
 const LVM: &str = "an LVM physical volume";
 const OCFS2: &str = "an OCFS2 file system";
 const RAID: &str = "a member of a Linux RAID array";
 const REISERFS: &str = "a ReiserFS file system";
 const STRATIS: &str = "a member of a Stratis pool";
 const SWAP: &str = "swap space";
+const TAPE: &str = "a tape";
 const UFS: &str = "a UFS file system";
 const VHD: &str = "a VHD disk image";
 const VMDK: &str = "a VMDK disk image";
@@ -116,6 +118,13 @@ const KNOWN: &[(At, &[u8], &str)] = &[
     (Start(0), b"UBI#", "a UBI device"),
     (Start(0), b"\0\0\0ReFS\0", "a ReFS file system"),
     (Start(0), b"LUKS\xba\xbe", "a LUKS header"),
+    // Ours (docs/spec/). A tape has two labels.
+    (Start(0), b"LHTAPE\r\n", TAPE),
+    (Start(4096), b"LHTAPE\r\n", TAPE),
+    (Start(0), b"LHOVERLY", "the changes of an overlay"),
+    (Start(0), b"LHJOURNL", JOURNAL),
+    (Start(1 << 20), b"LHJOURNL", JOURNAL),
+    (Start(0), b"LHREPLAY", "a replay log"),
     (Start(0), b"QFI\xfb", "a QCOW disk image"),
     (Start(0), b"KDMV", VMDK),
     (Start(0), b"COWD", VMDK),

@@ -93,6 +93,17 @@ fn file_before_a_mark_outlives_the_server_and_is_read_without_a_drive() {
 }
 
 #[test]
+fn tape_is_not_written_over_as_a_disk_unless_that_is_forced() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("file"), vec![9; 4096]).unwrap();
+    assert!(longhaul(home.path(), &["tape", "import", "a.tape", "--size", "1M", "file"]).1);
+    let (said, done) = longhaul(home.path(), &["copy", "file", "file:a.tape"]);
+    assert!(!done && said.contains("a tape") && said.contains("--force"), "{said}");
+    assert!(longhaul(home.path(), &["tape", "verify", "a.tape"]).1);
+    assert!(longhaul(home.path(), &["copy", "file", "file:a.tape", "--force"]).1);
+}
+
+#[test]
 fn tape_is_exchanged_under_an_initiator() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("file"), vec![9; 3000]).unwrap();
