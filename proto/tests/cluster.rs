@@ -367,6 +367,44 @@ fn fence_keeps_two_gateways_apart_where_clocks_stand_still() {
     simulate(World { clocks_stop: true, fences: true });
 }
 
+/// A machine that was cloned, or a configuration that was copied: nobody fences himself.
+#[test]
+fn gateway_waits_for_another_one_of_its_own_name_as_for_any() {
+    let settings = |incarnation| Settings {
+        me: Holder { gateway: "a".parse().unwrap(), incarnation },
+        lease: LEASE,
+        fences: true,
+    };
+    let start = Time::from_origin(Duration::ZERO);
+    let [mut first, mut second] = [1, 2].map(|number| Lease::new(settings(number), start));
+    let mut store = None;
+    // Everything is done at once; who holds it opens its volumes.
+    let mut step = |lease: &mut Lease, now: Time| {
+        match lease.poll(now) {
+            Step::Read => lease.read(now, Ok(store.clone())),
+            Step::Write(record) => {
+                let before = store.as_ref().map_or(0, |store: &Record| store.version);
+                let is_next = record.version == before + 1;
+                store = if is_next { Some(record) } else { store.take() };
+                lease.written(now, if is_next { Written::Done } else { Written::Conflict });
+            }
+            Step::Fence(name) => panic!("{name} is fenced"),
+            Step::Wait(_) => {}
+        }
+        lease.opened(now);
+    };
+    let at = |number: u32| start + LEASE / 20 * number;
+    for number in 0..200 {
+        step(&mut first, at(number));
+        step(&mut second, at(number));
+        assert_eq!(second.role(at(number)), Role::Standby);
+    }
+    assert_eq!(first.role(at(199)), Role::Active);
+    // It ends without a word.
+    (200..260).for_each(|number| step(&mut second, at(number)));
+    assert_eq!(second.role(at(259)), Role::Active);
+}
+
 /// What the lease alone does not do, as the specification says: one of the laws breaks.
 #[test]
 #[should_panic]

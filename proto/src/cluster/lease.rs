@@ -387,8 +387,10 @@ impl Lease {
         let may = match &self.record.holder {
             None if is_others(&self.record.wanted_by) || is_mine(&self.record.left_by) => is_over,
             None => true,
-            // What held it in an earlier life has ended with that.
-            Some(holder) if holder.gateway == me.gateway => true,
+            Some(holder) if holder == me => true,
+            // As a rule its own earlier life; or another machine that was given the same name, and gives signs of life.
+            // Nobody is fenced by himself.
+            Some(holder) if holder.gateway == me.gateway => is_over,
             Some(_) if !is_over => false,
             Some(_) if !self.settings.fences => true,
             Some(holder) => match self.state {
