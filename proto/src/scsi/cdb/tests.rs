@@ -156,6 +156,16 @@ fn commands_whose_reach_exceeds_their_data_are_slow() {
 }
 
 #[test]
+fn commands_that_change_a_disk_are_those_that_write_or_flush() {
+    let on_disks = commands().filter(|entry| entry.types.include(DeviceType::Disk));
+    let changing = on_disks.filter(|entry| entry.traits(None).changes_medium());
+    let changing: Vec<_> = changing.map(|entry| entry.opcode).collect();
+    let (ten, twelve) = ([0x2A, 0x2E, 0x35, 0x41, 0x42], [0xAA, 0xAE]);
+    let sixteen = [0x89, 0x8A, 0x8B, 0x8E, 0x91, 0x93, 0x9C];
+    assert_eq!(changing, [&[0x0A][..], &ten, &sixteen, &twelve].concat());
+}
+
+#[test]
 fn data_that_end_on_the_medium_are_those_of_write_and_write_same() {
     for entry in commands() {
         let data = entry.traits(None).data;

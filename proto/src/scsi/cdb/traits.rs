@@ -101,6 +101,12 @@ impl Traits {
     /// Of a block that no row is for. It reports a unit attention: the condition comes before the fault.
     pub(super) const UNKNOWN: Self = MEDIUM;
 
+    /// Whether the command changes what a medium that is ready holds, or makes changes durable.
+    #[must_use]
+    pub fn changes_medium(&self) -> bool {
+        self.class == Class::Writes && self.required_state == RequiredState::Medium
+    }
+
     const fn class(self, class: Class) -> Self {
         Self { class, ..self }
     }

@@ -8,7 +8,8 @@ use crate::iscsi::pdu::Pieces;
 use crate::iscsi::target::residual::Residual;
 use crate::iscsi::target::task::{State, Task, TaskId};
 use crate::iscsi::target::{Ending, Reply};
-use crate::scsi::Status;
+use crate::scsi::cdb::traits_of;
+use crate::scsi::{DeviceType, Status};
 
 impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
@@ -43,10 +44,13 @@ impl Session {
         }
     }
 
-    /// Whether nothing may be carried out any more once a command has ended so (docs/spec/ordered-writes.md).
-    const fn stops_at(&self, task: &Task, status: Status) -> bool {
+    /// Whether nothing may be carried out any more once a command has ended so (docs/spec/ordered-writes.md). The key is
+    /// for sessions with disks.
+    fn stops_at(&self, task: &Task, status: Status) -> bool {
         let is_failure = !matches!(status, Status::Good | Status::ConditionMet);
-        self.parameters.stops_at_failure && is_failure && changes(task.cdb[0])
+        self.parameters.stops_at_failure
+            && is_failure
+            && traits_of(&task.cdb, DeviceType::Disk).changes_medium()
     }
 
     fn respond(&mut self, task: &Task, mut reply: Reply) {
@@ -133,15 +137,6 @@ impl Session {
             ..ScsiResponse::default()
         });
     }
-}
-
-/// Whether a command changes blocks, or makes changes durable: WRITE, WRITE AND VERIFY, WRITE SAME, UNMAP,
-/// COMPARE AND WRITE, SYNCHRONIZE CACHE.
-const fn changes(operation: u8) -> bool {
-    matches!(
-        operation,
-        0x0A | 0x2A | 0x2E | 0x35 | 0x41 | 0x42 | 0x89 | 0x8A | 0x8E | 0x91 | 0x93 | 0xAA | 0xAE
-    )
 }
 
 /// Sense data behind their length (RFC 7143, 11.4.7).
