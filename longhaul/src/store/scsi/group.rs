@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use futures_util::stream;
 use proto::scsi::command::Command;
-use volume::{Durability, Space, Span, complete_all};
+use volume::{Durability, Span, complete_all};
 
 use super::change::{Change, Group, within};
 use super::session::Session;
@@ -80,17 +80,8 @@ impl<S: Session> Link<S> {
                 };
                 span.pieces(self.sizes().write).map(write).collect()
             }
-            Change::Zero { span, space, .. } => self.write_sames(*span, *space),
-            Change::Discard(span) if !self.device().provisioning.unmap => {
-                self.write_sames(*span, Space::Release)
-            }
-            Change::Discard(span) => {
-                let unmap = |piece| {
-                    let (command, list) = Command::unmap(&[self.blocks(piece)]);
-                    (command, list.into())
-                };
-                span.pieces(self.sizes().unmap).map(unmap).collect()
-            }
+            Change::Zero { span, space, .. } => self.write_sames(*span, *space).collect(),
+            Change::Discard(span) => self.discards(*span).collect(),
             Change::Group(group) => {
                 group.changes.iter().flat_map(|change| self.commands_of(change)).collect()
             }

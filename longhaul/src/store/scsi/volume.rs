@@ -161,18 +161,16 @@ impl<S: Session> Link<S> {
     }
 
     pub(super) async fn change(&self, change: &Change) -> Result<(), UnitError> {
-        if let Change::Group(group) = change {
-            return self.group(group).await;
-        }
         let durability = change.durability();
-        if durability == Durability::Durable {
+        // A group asks that for itself, once those before it are on their way.
+        if durability == Durability::Durable && !matches!(change, Change::Group(_)) {
             self.still_whole()?;
         }
         let ended = match change {
             Change::Write { at, data, .. } => self.write(*at, data.clone(), durability).await,
             Change::Zero { span, space, .. } => self.zero(*span, durability, *space).await,
-            Change::Discard(span) => self.unmap(*span).await,
-            Change::Group(group) => self.group(group).await,
+            Change::Discard(span) => self.run_each(self.discards(*span)).await,
+            Change::Group(group) => return self.group(group).await,
         };
         ended.inspect_err(|error| self.note(error, durability))
     }
@@ -294,7 +292,7 @@ impl<S: Session> Link<S> {
         if !self.shape.fast_zeroes {
             return self.write_zero_data(span, durability).await;
         }
-        match self.write_same(span, space).await {
+        match self.run_each(self.write_sames(span, space)).await {
             // It says in its pages that it knows it.
             Err(error) if error.may_be_unknown_operation() => {
                 return self.write_zero_data(span, durability).await;
@@ -304,20 +302,20 @@ impl<S: Session> Link<S> {
         self.sync_if(durability).await
     }
 
-    async fn write_same(&self, span: Span, space: Space) -> Result<(), UnitError> {
-        let commands = self.write_sames(span, space).into_iter();
-        let commands = commands.map(|(command, data)| self.unit.execute(command, data));
-        complete_all(REACHES_IN_FLIGHT, stream::iter(commands), drop).await
-    }
-
-    pub(super) fn write_sames(&self, span: Span, space: Space) -> Vec<(Command, Bytes)> {
+    /// WRITE SAME with zeroes, for a span of any length.
+    pub(super) fn write_sames(
+        &self,
+        span: Span,
+        space: Space,
+    ) -> impl Iterator<Item = (Command, Bytes)> {
         let how = &self.device.provisioning;
         // Only where unmapped blocks read as zeroes may zeroes be written by unmapping.
         let unmap = space == Space::Release && how.write_same_16 && how.reads_zeroes;
         let block = self.shape.block_size;
         let zero = Bytes::from(vec![0; block as usize]);
-        let write = |piece| (Command::write_same(self.blocks(piece), block, unmap), zero.clone());
-        span.pieces(self.sizes.zeroes).map(write).collect()
+        let write =
+            move |piece| (Command::write_same(self.blocks(piece), block, unmap), zero.clone());
+        span.pieces(self.sizes.zeroes).map(write)
     }
 
     /// Zeroes as data, a bounded number of bytes in flight.
@@ -332,28 +330,24 @@ impl<S: Session> Link<S> {
         self.sync_if(durability).await
     }
 
-    async fn unmap(&self, span: Span) -> Result<(), UnitError> {
-        if !self.device.provisioning.unmap {
-            return self.write_same(span, Space::Release).await;
-        }
-        self.reach(span, self.sizes.unmap, |piece| {
+    /// UNMAP, or WRITE SAME where the unit has none, for a span of any length.
+    pub(super) fn discards(&self, span: Span) -> impl Iterator<Item = (Command, Bytes)> {
+        let has_unmap = self.device.provisioning.unmap;
+        let unmap = |piece| {
             let (command, list) = Command::unmap(&[self.blocks(piece)]);
             (command, list.into())
-        })
-        .await
+        };
+        let unmaps = has_unmap.then(|| span.pieces(self.sizes.unmap).map(unmap));
+        let zeroes = (!has_unmap).then(|| self.write_sames(span, Space::Release));
+        unmaps.into_iter().flatten().chain(zeroes.into_iter().flatten())
     }
 
-    /// Runs one command for each piece of a span of any length, a few at a time.
-    async fn reach(
+    /// Runs commands that each reach over many blocks, a few at a time.
+    async fn run_each(
         &self,
-        span: Span,
-        most: u64,
-        command: impl Fn(Span) -> (Command, Bytes),
+        commands: impl Iterator<Item = (Command, Bytes)>,
     ) -> Result<(), UnitError> {
-        let commands = span.pieces(most).map(|piece| {
-            let (command, data) = command(piece);
-            self.unit.execute(command, data)
-        });
+        let commands = commands.map(|(command, data)| self.unit.execute(command, data));
         complete_all(REACHES_IN_FLIGHT, stream::iter(commands), drop).await
     }
 
