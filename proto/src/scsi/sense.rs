@@ -337,6 +337,18 @@ impl Sense {
         !self.deferred && matches!(self.key, Key::NoSense | Key::RecoveredError | Key::Completed)
     }
 
+    /// The unit does not know the command: INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB.
+    #[must_use]
+    pub const fn is_unknown_command(&self) -> bool {
+        matches!(self.key, Key::IllegalRequest) && matches!(self.additional.code, 0x20 | 0x24)
+    }
+
+    /// ILLEGAL REQUEST without a reason, as some targets answer a command that they do not know.
+    #[must_use]
+    pub const fn is_unexplained_refusal(&self) -> bool {
+        matches!((self.key, self.additional), (Key::IllegalRequest, Additional::NONE))
+    }
+
     /// What SPC-4, 4.5.2.4 puts in the sense key specific bytes.
     fn key_specific(&self) -> Option<[u8; 3]> {
         let progress = self.progress.map(|progress| {

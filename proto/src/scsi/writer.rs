@@ -553,12 +553,9 @@ async fn read_keys<U: Unit>(unit: &U) -> Result<Option<Keys>, NotHeld<U::Error>>
     }
 }
 
-/// INVALID COMMAND OPERATION CODE, INVALID FIELD IN CDB, and an ILLEGAL REQUEST that says no more, as some targets do.
-/// A unit that is not there says none of them.
-fn is_unknown(sense: &Sense) -> bool {
-    let says_so = matches!(sense.additional.code, 0x20 | 0x24);
-    let says_nothing = sense.additional == sense::Additional::NONE;
-    sense.key == sense::Key::IllegalRequest && (says_so || says_nothing)
+/// The unit does not know the command, or may not. One that is not there says neither.
+const fn is_unknown(sense: &Sense) -> bool {
+    sense.is_unknown_command() || sense.is_unexplained_refusal()
 }
 
 /// The key of the holder and the type.

@@ -44,8 +44,6 @@ pub enum UnitError {
     Part,
 }
 
-const UNKNOWN_OPERATION: Additional = Additional::INVALID_COMMAND_OPERATION_CODE;
-
 impl UnitError {
     /// The kind of failure this is to a caller of a volume: the one table.
     #[must_use]
@@ -91,8 +89,9 @@ impl UnitError {
     pub(super) const fn may_be_unknown_operation(&self) -> bool {
         match self {
             Self::Sense(sense) => {
-                matches!((sense.key, sense.deferred), (Key::IllegalRequest, false))
-                    && matches!(sense.additional, UNKNOWN_OPERATION | Additional::NONE)
+                let says_so = sense.is_unknown_command()
+                    && matches!(sense.additional, Additional::INVALID_COMMAND_OPERATION_CODE);
+                !sense.deferred && (says_so || sense.is_unexplained_refusal())
             }
             Self::Status(status) => matches!(status, Status::CheckCondition),
             _ => false,
@@ -101,8 +100,7 @@ impl UnitError {
 
     /// The unit does not know the command.
     pub(super) const fn is_unknown_command(&self) -> bool {
-        matches!(self, Self::Sense(sense)
-            if matches!(sense.key, Key::IllegalRequest) && matches!(sense.additional.code, 0x20 | 0x24))
+        matches!(self, Self::Sense(sense) if sense.is_unknown_command())
     }
 }
 
