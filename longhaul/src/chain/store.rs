@@ -118,15 +118,7 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
     let what = || format!("cannot open {uri}");
     refuse_options(uri, path)?;
     let path = options.make_at.as_deref().unwrap_or(path);
-    let with = file::FileOptions {
-        size: options.size.map(|size| size.0),
-        existing_only: options.existing_only,
-        new_only: options.make_at.is_some(),
-        read_only: options.read_only,
-        block_size: options.block_size.unwrap_or(BLOCK_SIZE),
-        whole_blocks_only: options.pad,
-        direct: options.direct,
-    };
+    let with = file_options(options);
     if options.pad && path.is_file() {
         let part = file::part_of_block(path, with.block_size).or_fail(what)?;
         if !part.is_empty() {
@@ -142,14 +134,20 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
     Ok(store)
 }
 
-fn open_standby(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
-    let with = file::FileOptions {
+fn file_options(options: &OpenOptions) -> file::FileOptions {
+    file::FileOptions {
         size: options.size.map(|size| size.0),
+        existing_only: options.existing_only,
+        new_only: options.make_at.is_some(),
         read_only: options.read_only,
         block_size: options.block_size.unwrap_or(BLOCK_SIZE),
-        ..file::FileOptions::default()
-    };
-    let opened = standby::open(path, &with);
+        whole_blocks_only: options.pad,
+        direct: options.direct,
+    }
+}
+
+fn open_standby(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
+    let opened = standby::open(path, &file_options(options));
     let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
     Ok(Store::new("standby", opened))
 }

@@ -7,7 +7,7 @@ use volume::Volume;
 use volume::store::memory::Memory;
 use volume::tape::{SIZE_MIN, Tape};
 
-use super::{Store, retry_while_locked};
+use super::{Store, file_options, retry_while_locked};
 use crate::chain::OpenOptions;
 use crate::chain::created_file::CreatedFile;
 use crate::explain::explain;
@@ -38,14 +38,7 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
         let why = format!("a tape has at least {}", Size(SIZE_MIN));
         return Err(Failure::usage(what()).because(why));
     }
-    let with = file::FileOptions {
-        size: options.size.map(|size| size.0),
-        existing_only: options.existing_only,
-        read_only: options.read_only,
-        block_size: UNIT,
-        direct: options.direct,
-        ..file::FileOptions::default()
-    };
+    let with = file::FileOptions { block_size: UNIT, ..file_options(options) };
     let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
     let (opened, made) = opened.map_err(|why| explain(what(), why))?;
     let mut opened = opened.opened("tape");
