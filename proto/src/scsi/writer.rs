@@ -14,7 +14,7 @@ use super::reservation::{Key, Kind, ReserveInAction, ReserveOutAction};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::command::Command;
 use crate::scsi::transport::Transports;
-use crate::scsi::{Malformed, Sense, sense};
+use crate::scsi::{Malformed, Sense};
 
 /// The type of the reservation.
 const KIND: Kind = Kind::WriteExclusiveRegistrants;

@@ -6,7 +6,7 @@ use super::*;
 use crate::client::ClientId;
 use crate::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
 use crate::scsi::transport::plain::{self, PLAIN};
-use crate::scsi::{Cdb, DeviceType, Parsed};
+use crate::scsi::{Cdb, DeviceType, Parsed, sense};
 
 /// A unit with the reservations of our target, and the nexus that asks.
 struct TestUnit<'a> {
