@@ -155,14 +155,14 @@ macro_rules! secret_args {
         #[derive(Args, Clone, Debug, Default)]
         #[group(multiple = false)]
         pub struct $name {
-            #[doc = concat!("Take the ", $what, " from the first line of this file")]
-            #[arg(long, value_name = "PATH")]
+            /// The file whose first line it is.
+            #[arg(long, value_name = "PATH", help = concat!("Take the ", $what, " from the first line of this file"))]
             pub $file: Option<PathBuf>,
-            #[doc = concat!("Take the ", $what, " from this environment variable")]
-            #[arg(long, value_name = "VAR")]
+            /// The environment variable that holds it.
+            #[arg(long, value_name = "VAR", help = concat!("Take the ", $what, " from this environment variable"))]
             pub $env: Option<String>,
-            #[doc = concat!("Use the whole content of this file as the ", $what)]
-            #[arg(long, value_name = "PATH")]
+            /// The file whose content it is.
+            #[arg(long, value_name = "PATH", help = concat!("Use the whole content of this file as the ", $what))]
             pub $key_file: Option<PathBuf>,
         }
 
