@@ -28,19 +28,22 @@ use crate::size::Size;
 #[command(disable_help_subcommand = true)]
 struct Cli {
     /// Extra encryption threads [default: processors minus one]
-    #[arg(long, global = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(..=256))]
+    #[arg(long, global = true, help_heading = ENCRYPTION, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(..=256))]
     cipher_threads: Option<u16>,
     /// The most memory that deriving the key of an encrypted volume may take; 1G, if not given
-    #[arg(long, global = true, value_name = "SIZE")]
+    #[arg(long, global = true, help_heading = ENCRYPTION, value_name = "SIZE")]
     key_memory: Option<Size>,
     /// How long deriving the key of an encrypted volume may take, by estimate, such as 2h or forever; 15m, if not given
-    #[arg(long, global = true, value_name = "TIME")]
+    #[arg(long, global = true, help_heading = ENCRYPTION, value_name = "TIME")]
     key_time: Option<ReconnectLimit>,
     #[command(flatten)]
     log: Log,
     #[command(subcommand)]
     command: Command,
 }
+
+/// The heading of what encryption may take.
+const ENCRYPTION: &str = "Encryption";
 
 const EXAMPLES: &str = "\
 Volumes are named by a URI:
@@ -216,4 +219,44 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
     secret::restore_terminal();
     runtime.shutdown_timeout(THREADS_END);
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::option_document;
+
+    fn command() -> clap::Command {
+        let mut command = Cli::command();
+        command.build();
+        command
+    }
+
+    /// With LONGHAUL_WRITE_TABLES the file is written anew, as scripts/write-tables does.
+    #[test]
+    fn document_of_options_is_that_of_the_commands() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/options.md");
+        let made = option_document::markdown(&command());
+        if std::env::var_os("LONGHAUL_WRITE_TABLES").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        let document = std::fs::read_to_string(path).unwrap();
+        assert_eq!(document, made, "scripts/write-tables writes it anew");
+    }
+
+    #[test]
+    fn every_argument_of_every_command_has_a_help_text() {
+        fn check(command: &clap::Command) {
+            let name = command.get_name();
+            assert!(command.get_about().is_some(), "{name}");
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(!help.is_empty(), "{name}: {}", argument.get_id());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+    }
 }

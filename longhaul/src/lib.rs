@@ -27,6 +27,8 @@ pub mod luks;
 mod metered;
 mod mount_helper;
 pub mod net;
+#[cfg(test)]
+mod option_document;
 pub mod option_table;
 mod passed_descriptors;
 pub mod pipelined;

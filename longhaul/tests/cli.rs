@@ -46,79 +46,16 @@ fn the_manual() {
     check(&examples.concat());
 }
 
-#[test]
-fn manual_names_every_option() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual.md");
-    let manual = fs::read_to_string(path).unwrap();
-    let section = |name: &str| {
-        let from =
-            manual.find(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
-        manual[from + 1..].split("\n## ").next().unwrap()
-    };
-    let shared = section("Shared options");
-    let commands = [
-        "serve",
-        "check",
-        "reload",
-        "invite",
-        "clients",
-        "revoke",
-        "status",
-        "discover",
-        "doctor",
-        "info",
-        "key init",
-        "key add",
-        "key remove",
-        "key change",
-        "key list",
-        "key test",
-        "key sheet",
-        "key backup",
-        "key restore",
-        "copy",
-        "attach",
-        "mount",
-        "umount",
-        "volumes",
-        "replay",
-        "mirror init",
-        "mirror status",
-        "mirror scrub",
-        "mirror replace",
-        "tune",
-        "identity new",
-        "identity show",
-        "identity list",
-    ];
-    for command in commands {
-        let own = section(command.split(' ').next().unwrap());
-        let (help, _) = run(Command::new(LONGHAUL).args(command.split(' ')).arg("--help"));
-        let options: Vec<_> =
-            help.lines().filter_map(option).filter(|option| option != "--help").collect();
-        assert!(!options.is_empty(), "{command}: no options in\n{help}");
-        for option in options {
-            let goes_on = |rest: &str| {
-                rest.starts_with(|next: char| next == '-' || next.is_ascii_lowercase())
-            };
-            let named = |text: &str| text.split(&option).skip(1).any(|rest| !goes_on(rest));
-            assert!(named(own) || named(shared), "the manual does not name {option} of {command}");
-        }
-    }
-}
-
-/// The long option that a line of help begins with. Lines that explain one are indented further.
-fn option(line: &str) -> Option<String> {
-    let line = line.strip_prefix("      ").or_else(|| line.strip_prefix("  "))?;
-    let long =
-        if line.starts_with("--") { line } else { line.strip_prefix('-')?.split_once(", ")?.1 };
-    Some(long.split([' ', '=', '[']).next()?.to_owned())
+/// The options of `serve`.
+fn configuration() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    fs::read_to_string(path).unwrap()
 }
 
 #[test]
-fn manual_names_every_key_of_the_example() {
+fn every_key_of_the_example_is_documented() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let manual = fs::read_to_string(root.join("docs/manual.md")).unwrap();
+    let document = configuration();
     let example = fs::read_to_string(root.join("packaging/longhaul.toml")).unwrap();
     let (mut table, mut keys) = ("", 0);
     for line in example.lines() {
@@ -141,8 +78,8 @@ fn manual_names_every_key_of_the_example() {
                 format!("\n# {key} = "),
             ],
         };
-        let named = forms.iter().any(|form| manual.contains(form));
-        assert!(named, "the manual does not name {key} = {value} of {table}");
+        let named = forms.iter().any(|form| document.contains(form));
+        assert!(named, "the document does not name {key} = {value} of {table}");
     }
     assert!(keys > 50, "only {keys} keys");
 }

@@ -47,21 +47,21 @@ options! {
             default: Standard::Value("false"),
             place: Place::Both,
             help: "Let anyone who reaches the port read and overwrite the volumes",
-            manual: "Beyond loopback `serve` wants this or [authentication](#authentication)",
+            manual: "Beyond loopback `serve` wants this or [authentication](manual.md#authentication)",
         }
         identity: Option<PathBuf> = path => {
             kind: FILE,
             default: Standard::Words("no secure sessions"),
             place: Place::Both,
             help: "Identity of this server, made by `longhaul identity new`, for secure sessions",
-            manual: "See [secure sessions](#secure-sessions)",
+            manual: "See [secure sessions](manual.md#secure-sessions)",
         }
         site_key: Option<PathBuf> = path => {
             kind: FILE,
             default: Standard::Words("no HyperSCSI"),
             place: Place::Both,
             help: "Key of the site, made by `longhaul identity site-key`, for HyperSCSI",
-            manual: "See [HyperSCSI](#hyperscsi)",
+            manual: "See [HyperSCSI](manual.md#hyperscsi)",
         }
         client_key: Vec<PublicKey> = keys => {
             kind: KEY.listed(),
@@ -96,7 +96,7 @@ options! {
             default: Standard::Words(""),
             place: Place::File,
             help: "Address that offers Prometheus metrics at /metrics",
-            manual: "See [status](#status)",
+            manual: "See [status](manual.md#status)",
         }
         metrics_public: Option<bool> = switch => {
             kind: SWITCH,
@@ -120,7 +120,7 @@ options! {
             default: Standard::Required,
             place: Place::File,
             help: "The volume",
-            manual: "On the command line it follows the name: `NAME=URI`. See [volumes](#volumes-and-their-names)",
+            manual: "On the command line it follows the name: `NAME=URI`. See [volumes](manual.md#volumes-and-their-names)",
         }
         size: Option<Size> = text => {
             kind: SIZE,
@@ -148,14 +148,14 @@ options! {
             default: Standard::Value("false"),
             place: Place::Both,
             help: "Refuse the volume unless it has a LUKS header",
-            manual: "See [encrypted volumes](#encrypted-volumes)",
+            manual: "See [encrypted volumes](manual.md#encrypted-volumes)",
         }
         protection: Option<Demand> = text => {
             kind: DEMAND,
             default: Standard::Words("none"),
             place: Place::Both,
             help: "Least protection of its sessions: none, integrity or encrypt",
-            manual: "See [secure sessions](#secure-sessions)",
+            manual: "See [secure sessions](manual.md#secure-sessions)",
         }
         target: Option<TargetName> = text => {
             kind: TARGET,
@@ -327,7 +327,7 @@ options! {
             default: Standard::Words(""),
             place: Place::File,
             help: "Public key that it proves in a secure session",
-            manual: "See [secure sessions](#secure-sessions)",
+            manual: "See [secure sessions](manual.md#secure-sessions)",
         }
         protection: Option<Demand> = text => {
             kind: DEMAND,
@@ -467,26 +467,26 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
     }
 
-    /// The manual has the tables that the rows make. With LONGHAUL_WRITE_TABLES in the environment
+    /// The document has the tables that the rows make. With LONGHAUL_WRITE_TABLES in the environment
     /// (`scripts/write-tables`) it gets them.
     #[test]
-    fn tables_of_the_manual_are_those_of_the_rows() {
-        let path = document("docs/manual.md");
-        let mut manual = fs::read_to_string(&path).unwrap();
+    fn tables_of_the_document_are_those_of_the_rows() {
+        let path = document("docs/configuration.md");
+        let mut text = fs::read_to_string(&path).unwrap();
         for section in sections() {
             let (begin, end) = (format!("<!-- options: {} -->\n", section.name), "<!-- end -->");
-            let at = manual.find(&begin).unwrap_or_else(|| panic!("the manual lacks {begin}"));
+            let at = text.find(&begin).unwrap_or_else(|| panic!("the document lacks {begin}"));
             let at = at + begin.len();
-            let end = at + manual[at..].find(end).expect("the end of the table");
+            let end = at + text[at..].find(end).expect("the end of the table");
             let table = manual_table(&section);
             if std::env::var_os("LONGHAUL_WRITE_TABLES").is_none() {
                 let hint = "scripts/write-tables writes it anew";
-                assert_eq!(manual[at..end], table, "the table of {}: {hint}", section.name);
+                assert_eq!(text[at..end], table, "the table of {}: {hint}", section.name);
             }
-            manual.replace_range(at..end, &table);
+            text.replace_range(at..end, &table);
         }
         if std::env::var_os("LONGHAUL_WRITE_TABLES").is_some() {
-            fs::write(path, manual).unwrap();
+            fs::write(path, text).unwrap();
         }
     }
 
