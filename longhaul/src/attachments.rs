@@ -462,12 +462,15 @@ impl Known {
         }
     }
 
-    /// The replay log of an attachment to the unit at `place` that is not where it was.
+    /// What an attachment to the unit at `place` has left that must not be passed over: a replay log that is not where it
+    /// was, or a journal, which holds what was acknowledged as stable.
     #[must_use]
-    pub fn missing_log(&self, place: &UnitAddress) -> Option<&Path> {
-        self.doubtful.iter().find_map(|(entry, _, doubt)| match doubt {
-            AliveReason::LogMissing(log) if entry.is_of(place) => Some(&**log),
-            _ => None,
+    pub fn left_behind(&self, place: &UnitAddress) -> Option<&AliveReason> {
+        let here = self.doubtful.iter().filter(|(entry, ..)| entry.is_of(place));
+        here.map(|(_, _, doubt)| doubt).find(|doubt| match doubt {
+            AliveReason::LogMissing(_) => true,
+            AliveReason::Unwritten(log) => is_journal(log),
+            _ => false,
         })
     }
 

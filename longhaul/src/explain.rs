@@ -107,6 +107,10 @@ const LOG_MISSING: &str = "it holds what was acknowledged to programs: mount its
     takes it from any place. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said, as where it was written from \
     another machine";
 
+/// What to do about a journal that was not sent.
+const JOURNAL_UNSENT: &str = "it holds what was acknowledged to programs as stable: send it first by `longhaul journal drain FILE`, with --force if \
+    nobody else has written since and the server has only forgotten its reservations. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said";
+
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows which places would be replaced; if nobody has written there since, add --force";
 
@@ -146,6 +150,7 @@ fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
         ReservationError::NotResumed { is_held: true, .. } => Some(NOT_RESUMED_BUT_HELD),
         ReservationError::NotResumed { .. } => Some(NOT_RESUMED),
         ReservationError::LogMissing(_) => Some(LOG_MISSING),
+        ReservationError::JournalUnsent(_) => Some(JOURNAL_UNSENT),
         _ => None,
     }
 }
@@ -206,6 +211,7 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             ConnectError::Reservation(ReservationError::NotResumed { .. }) => NOT_RESUMED,
             ConnectError::Device(why) if why.is_of_another_unit() => ANOTHER_UNIT,
             ConnectError::Reservation(ReservationError::LogMissing(_)) => LOG_MISSING,
+            ConnectError::Reservation(ReservationError::JournalUnsent(_)) => JOURNAL_UNSENT,
             ConnectError::Session(SessionError::Connect(_, why))
                 if why.kind() == ErrorKind::ConnectionRefused =>
             {

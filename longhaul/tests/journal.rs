@@ -112,6 +112,16 @@ impl Site {
         client.kill();
     }
 
+    /// Has the server lose its reservations.
+    fn forget_reservations(&self) {
+        for entry in std::fs::read_dir(self.path().join("state")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|name| name == "reservations") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
     /// Encrypts the large volume.
     fn encrypt(&self, more: &[&str]) {
         std::fs::write(self.path().join("pass"), "one").unwrap();
@@ -208,6 +218,28 @@ fn journal_of_a_crash_is_not_forgotten() {
 }
 
 #[test]
+fn journal_is_not_passed_over_where_the_server_has_forgotten_its_reservations() {
+    let site = Site::new();
+    site.crashed(&[1]);
+    site.forget_reservations();
+    let server = site.serve();
+    let uri = site.uri("disk");
+    for options in [&["--journal", "k,size=8M"][..], &[]] {
+        let (said, code) = site.run(&[&["attach", &uri, "--nbd", "b.sock"], options].concat());
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("is in the journal") && said.contains("--take-over"), "{said}");
+    }
+    assert_eq!(site.stored(512), [0; 512]);
+    let (said, code) = site.run(&["journal", "drain", "j", "--force"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(site.stored(512), [1; 512]);
+    let (client, nbd) = site.attach("b.sock", &[]);
+    drop(nbd);
+    assert!(client.stop().success());
+    assert!(server.stop().success());
+}
+
+#[test]
 fn journal_of_a_volume_that_was_taken_over_is_kept_and_not_sent() {
     let site = Site::new();
     site.crashed(&[1]);
@@ -271,8 +303,13 @@ fn other_machine_is_told_of_the_journal_of_an_encrypted_volume() {
     let (said, code) = site.run(&["journal", "drain", "j"]);
     assert!(code == 1 && said.contains("longhaul journal export"), "{said}");
     site.export();
-    // Nothing of it is said any more where it does not matter.
+    // Here it is not passed over until somebody says so, and then nothing is said of it any more.
     let options = ["--passphrase-file", "pass", "--journal", "k,size=8M"];
+    let attach = ["attach", &site.uri("large"), "--nbd", "d.sock"];
+    let (said, code) = site.run(&[&attach[..], &options].concat());
+    assert!(code == 1 && said.contains("is in the journal"), "{said}");
+    let (said, code) = site.run(&["journal", "discard", "--lose", "j"]);
+    assert_eq!(code, 0, "{said}");
     let (client, nbd) = site.attach_to("large", "d.sock", &options);
     drop(nbd);
     assert!(client.stop().success());
@@ -319,13 +356,7 @@ fn journal_of_an_encrypted_volume_is_sent_where_its_reservation_is_lost() {
     site.encrypt(&[]);
     assert!(server.stop().success());
     site.crashed_on_large(&["--passphrase-file", "pass"]);
-    // The server has lost its reservations.
-    for entry in std::fs::read_dir(site.path().join("state")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|name| name == "reservations") {
-            std::fs::remove_file(path).unwrap();
-        }
-    }
+    site.forget_reservations();
     let server = site.serve();
     let log = site.export();
     let (said, code) = site.run(&["replay", "--force", &log]);

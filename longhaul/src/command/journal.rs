@@ -241,7 +241,7 @@ impl Drain {
             login: self.login.login().await?,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
             writers: resumed.map_or(Writers::One, Writers::Resume),
-            replays: resumed.map(|key| ReplayedLog { key: Some(key), file: path.clone() }),
+            replays: Some(ReplayedLog { key: Some(token), file: path.clone() }),
             // What it holds is what was sent, so of an encrypted volume ciphertext.
             contents: Contents::Raw { overwrite: true },
             journal: Some(journal),

@@ -486,7 +486,8 @@ impl<T: Transport> Connector<T> {
             OpenError::Reservation(
                 ReservationError::Random(_)
                 | ReservationError::Held(_)
-                | ReservationError::LogMissing(_),
+                | ReservationError::LogMissing(_)
+                | ReservationError::JournalUnsent(_),
             ) => Failure::Local,
             // A target or a unit that is not found may be there again when its server has come up.
             _ => Failure::NoSession,

@@ -25,7 +25,7 @@ use super::mark::{Mark, Unguarded};
 use super::session::{ResetAnswer, Session};
 use super::unit::{Unit, UnitError};
 use super::writers::{Predecessor, Writers};
-use crate::attachments::{Attachment, Entry, Known, UnitAddress};
+use crate::attachments::{AliveReason, Attachment, Entry, Known, UnitAddress};
 use crate::utc::now;
 
 /// How long an end waits for the reservation to be given back.
@@ -82,7 +82,7 @@ impl Reservation {
             return Ok(());
         }
         let known = request.known(place);
-        refuse_without_log(unit, place, &known).await?;
+        refuse_if_left_behind(unit, place, &known, request.replays.is_some()).await?;
         if request.writers == Writers::Shared {
             return self.share(unit, &known, &request).await;
         }
@@ -351,19 +351,27 @@ impl Ownership {
     }
 }
 
-/// Refuses a unit whose last attachment has left a replay log that is not there: whoever goes on sets aside what it holds.
-/// Where somebody else has the unit, that comes first.
-async fn refuse_without_log<S: Session>(
+/// Refuses a unit whose last attachment has left a replay log that is not there, or a journal: whoever goes on sets aside
+/// what it holds. A target that has forgotten its reservations says nothing of it. Where somebody else has the unit, that
+/// comes first.
+async fn refuse_if_left_behind<S: Session>(
     unit: &Unit<S>,
     place: &UnitAddress,
     known: &Known,
+    is_replay: bool,
 ) -> Result<(), ReservationError> {
-    let Some(log) = known.missing_log(place) else { return Ok(()) };
+    let Some(left) = known.left_behind(place) else { return Ok(()) };
     let registered = writer::registered(unit).await.unwrap_or_default();
     let is_gone = |key: &u64| known.gone.iter().any(|(entry, _)| entry.key == *key);
-    match registered.iter().all(is_gone) {
-        true => Err(ReservationError::LogMissing(log.to_owned())),
-        false => Ok(()),
+    if !registered.iter().all(is_gone) {
+        return Ok(());
+    }
+    match left {
+        AliveReason::LogMissing(log) => Err(ReservationError::LogMissing(log.clone())),
+        // It may have been exported as the log that is written now.
+        AliveReason::Unwritten(_) if is_replay => Ok(()),
+        AliveReason::Unwritten(journal) => Err(ReservationError::JournalUnsent(journal.clone())),
+        _ => Ok(()),
     }
 }
 

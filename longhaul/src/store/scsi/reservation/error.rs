@@ -31,6 +31,9 @@ pub enum ReservationError {
         "what its last attachment could not write is in the replay log {}, which is not there or cannot be read", .0.shown()
     )]
     LogMissing(PathBuf),
+    /// The last attachment has left a journal that was not sent.
+    #[error("what its last attachment accepted and has not sent is in the journal {}", .0.shown())]
+    JournalUnsent(PathBuf),
     /// Another writer has the volume now, or had it meanwhile.
     #[error("the reservation was taken away; the volume is held by {0}")]
     Fenced(Holders),
