@@ -132,7 +132,11 @@ fn begin() -> Outcome {
     if let Command::Mount(mount) = &cli.command
         && let Some(expanded) = mount.expanded(&arguments)?
     {
-        return run(parse(&expanded), expanded);
+        let mut cli = parse(&expanded);
+        if let Command::Mount(mount) = cli.command {
+            cli.command = Command::Mount(mount.by_name());
+        }
+        return run(cli, expanded);
     }
     run(cli, arguments)
 }

@@ -47,6 +47,7 @@ const PATHS: &[&str] = &[
     "--passphrase-file",
     "--key-file",
     "--identity",
+    "--site-key",
     "--chap-secret-file",
     "--chap-mutual-secret-file",
     "--replay-log",
@@ -113,10 +114,19 @@ pub fn name_of(uri: &Uri) -> String {
 
 /// The name under which this volume is remembered, or one that no other has.
 pub fn name_for(uri: &Uri) -> Outcome<String> {
-    let (known, name, uri) = (all()?, name_of(uri), absolute(uri)?.to_string());
+    name_among(&all()?, &name_of(uri), &absolute(uri)?.to_string())
+}
+
+/// The same among the `known`: `name` itself if it has that, so that what was kept under another one is found again.
+fn name_among(known: &BTreeMap<String, Remembered>, name: &str, uri: &str) -> Outcome<String> {
+    let is_its = |name: &str| known.get(name).is_some_and(|volume| volume.uri == uri);
+    let given = known.keys().find(|name| is_its(name)).filter(|_| !is_its(name));
+    if let Some(given) = given {
+        return Ok(given.clone());
+    }
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
-    let mut names = std::iter::once(name.clone()).chain(numbered);
-    let is_free = |name: &String| known.get(name).is_none_or(|volume| volume.uri == uri);
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    let is_free = |name: &String| !known.contains_key(name) || is_its(name);
     names.find(is_free).ok_or_else(|| Failure::new(format!("all names like `{name}` are taken")))
 }
 
@@ -171,12 +181,23 @@ impl Remembered {
         Self { uri: uri.to_string(), dir: None, options }
     }
 
-    /// Remembers it under this name, instead of what had it before.
-    pub fn keep(self, name: &str) -> Outcome {
+    /// Remembers only where it was mounted: the name was given, and what was given beside it counts once.
+    pub fn keep_place(name: &str, dir: &Path) -> Outcome {
+        let known = find(name)?;
+        Self { dir: Some(dir.to_owned()), ..known }.keep(name)
+    }
+
+    /// Remembers it under this name, instead of what had it before. Of the same volume the directory stays, if there is no
+    /// other.
+    pub fn keep(mut self, name: &str) -> Outcome {
         let Some(path) = path() else { return Ok(()) };
         let what = || format!("cannot remember the volume in {}", path.shown());
         let mut contents = read(&path)?;
-        if contents.volumes.get(name) == Some(&self) {
+        let before = contents.volumes.get(name);
+        if let Some(before) = before.filter(|before| before.uri == self.uri && self.dir.is_none()) {
+            self.dir.clone_from(&before.dir);
+        }
+        if before == Some(&self) {
             return Ok(());
         }
         contents.volumes.insert(name.to_owned(), self);
@@ -187,16 +208,22 @@ impl Remembered {
         state::replace(&path, format!("{HEAD}{text}").as_bytes()).or_fail(what)
     }
 
-    /// The command line in which the URI, and what is remembered with it, stand in the place of the name. An option that
-    /// is given again counts instead of the one that is remembered.
+    /// The command line in which the URI, and what is remembered with it, stand in the place of the name, which goes on to be
+    /// that of its journal and its log. An option that is given again counts instead of the one that is remembered.
     pub fn expand(&self, arguments: &[OsString], name: &str, dir: Option<&Path>) -> Vec<OsString> {
         let mut expanded: Vec<OsString> = Vec::new();
         let mut found = false;
+        let is_name =
+            |word: &OsString| word == "--name" || word.to_string_lossy().starts_with("--name=");
+        let is_named = arguments.iter().any(is_name);
         for word in arguments {
             if !found && word == name && expanded.iter().any(|word| word == "mount") {
                 found = true;
                 expanded.push(self.uri.clone().into());
                 expanded.extend(dir.map(|dir| dir.as_os_str().to_owned()));
+                if !is_named {
+                    expanded.extend(["--name", name].map(OsString::from));
+                }
                 expanded.extend(self.options_beside(arguments).map(OsString::from));
             } else {
                 expanded.push(word.clone());
@@ -323,16 +350,32 @@ mod tests {
         };
         assert_eq!(
             expand("longhaul mount a /mnt", None),
-            "longhaul mount file:/a --read-only --window 8M /mnt"
+            "longhaul mount file:/a --name a --read-only --window 8M /mnt"
         );
         let dir = Some(Path::new("/mnt"));
         assert_eq!(
             expand("longhaul mount a", dir),
-            "longhaul mount file:/a /mnt --read-only --window 8M"
+            "longhaul mount file:/a /mnt --name a --read-only --window 8M"
         );
         assert_eq!(
-            expand("longhaul mount --window=1M a", dir),
-            "longhaul mount --window=1M file:/a /mnt --read-only"
+            expand("longhaul mount --window=1M a --name b", dir),
+            "longhaul mount --window=1M file:/a /mnt --read-only --name b"
         );
+    }
+    #[test]
+    fn volume_keeps_the_name_under_which_it_is_remembered() {
+        let remembered =
+            |uri: &str| Remembered { uri: uri.to_owned(), dir: None, options: Vec::new() };
+        let known = |names: &[(&str, &str)]| -> BTreeMap<String, Remembered> {
+            names.iter().map(|(name, uri)| ((*name).to_owned(), remembered(uri))).collect()
+        };
+        for (names, expected) in [
+            (&[][..], "disk"),
+            (&[("disk", "file:/b")], "disk-2"),
+            (&[("mine", "file:/a")], "mine"),
+            (&[("disk", "file:/a"), ("a-copy", "file:/a")], "disk"),
+        ] {
+            assert_eq!(name_among(&known(names), "disk", "file:/a").unwrap(), expected);
+        }
     }
 }

@@ -62,6 +62,9 @@ pub struct Args {
     /// More options of mount(8), separated by commas; `nosuid,nodev,noatime` are the first
     #[arg(long, short = 'o', value_name = "LIST")]
     options: Option<String>,
+    /// The name was given in the place of the URI.
+    #[arg(skip)]
+    is_by_name: bool,
     #[command(flatten)]
     open: VolumeArgs,
     /// Serve it at this file: the process in the background
@@ -117,6 +120,11 @@ impl Args {
         let place = (self.dir.is_none() && !self.device && self.fuse.is_none())
             .then_some(known.dir.clone());
         Ok(Some(known.expand(arguments, &self.volume, place.flatten().as_deref())))
+    }
+
+    /// The same of a command line that was expanded.
+    pub(crate) fn by_name(self) -> Self {
+        Self { is_by_name: true, ..self }
     }
 
     /// Uses an invitation that stood in the place of the volume; the command line without it.
@@ -287,7 +295,12 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
         }
     };
     if !uri.vanishes() && args.fuse.is_none() {
-        remembered.keep(&name)?;
+        let is_known = args.is_by_name && remembered::all()?.contains_key(&name);
+        match (is_known, &place) {
+            (false, _) => remembered.keep(&name)?,
+            (true, Some(place)) => Remembered::keep_place(&name, place)?,
+            (true, None) => {}
+        }
     }
     if let (true, Some(place)) = (args.persist, &place) {
         let unit = persist::write(&name, place)?;
@@ -334,7 +347,8 @@ async fn make(args: &Args, uri: &Uri, file: &Path, place: Option<&Path>) -> Outc
     match place {
         Some(place) => {
             mount_device(&device, place, args.mkfs, args.options.as_deref()).await?;
-            Ok(format!("{uri} is mounted at {} ({node})", place.shown()))
+            let how = if read_only { "mounted read-only" } else { "mounted" };
+            Ok(format!("{uri} is {how} at {} ({node})", place.shown()))
         }
         None => Ok(format!("{uri} is the block device {node}")),
     }
