@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, test_kill_process};
@@ -199,11 +200,19 @@ impl Control {
         Self { requests, listening: tokio::spawn(listen(listener, asked)), file }
     }
 
-    /// The next request. Whoever stops waiting for it loses none.
+    /// The next request. Whoever stops waiting for it loses none. One whose asker has left meanwhile, and has said that
+    /// there was no answer, is not carried out.
     pub async fn request(&mut self) -> Request {
-        match self.requests.recv().await {
-            Some(request) => request,
-            None => pending().await,
+        loop {
+            match self.requests.recv().await {
+                Some(request) if request.is_left() => {
+                    tracing::warn!(
+                        "a client of the control socket has left before its request was looked at"
+                    );
+                }
+                Some(request) => return request,
+                None => pending().await,
+            }
         }
     }
 }
@@ -271,6 +280,21 @@ async fn hear(stream: UnixStream) -> io::Result<Request> {
 }
 
 impl Request {
+    /// Whether nobody waits for the answer any more: both directions are closed, not only that of the request.
+    fn is_left(&self) -> bool {
+        let mut sockets = [PollFd::new(self.stream.get_ref(), PollFlags::empty())];
+        let now = Timespec::default();
+        let is_seen = poll(&mut sockets, Some(&now)).is_ok();
+        is_seen && sockets[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// One that nobody waits for.
+    #[cfg(test)]
+    pub(crate) fn detached(verb: &str) -> Self {
+        let (stream, _) = UnixStream::pair().unwrap();
+        Self { stream: BufReader::new(stream), verb: verb.to_owned(), since: Instant::now() }
+    }
+
     /// Answers it. A client that does not listen any more is no matter, nor is one that is slow to.
     pub fn answer(mut self, answer: Outcome<String>) {
         let line = match answer {
