@@ -1,5 +1,6 @@
 //! Those who have asked an attachment to end.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,14 +36,19 @@ impl Detach {
         }
     }
 
-    /// Returns when somebody asks.
+    /// Returns when somebody has asked, to everyone who waits for it.
     pub(super) async fn asked(&self) {
-        self.asked.notified().await;
+        let mut asked = pin!(self.asked.notified());
+        // From here on it is heard.
+        asked.as_mut().enable();
+        if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            asked.await;
+        }
     }
 
     pub(super) fn ask(&self, request: Request) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(request);
-        self.asked.notify_one();
+        self.asked.notify_waiters();
     }
 
     /// Tells them.
@@ -53,5 +59,22 @@ impl Detach {
                 Err(why) => Err(Failure::new(why.on_one_line())),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// The one that unmounts may ask before the last user of the file is seen to be gone.
+    #[tokio::test]
+    async fn question_that_one_has_heard_is_heard_by_others() {
+        let detach = Detach::default();
+        detach.expect();
+        detach.ask(Request::detached("detach"));
+        assert!(detach.asked().now_or_never().is_some());
+        assert!(detach.await_expected().now_or_never().is_some());
     }
 }
