@@ -62,16 +62,16 @@ const RESERVATIONS_END: &str = "reservations end with this server, and so does w
 /// Prints it once, or until interrupted.
 pub async fn run(args: Args) -> Outcome {
     if args.metrics {
-        return tell_metrics(look(&args).await);
+        return tell_metrics(look(&args, &[]).await);
     }
     let interval = Duration::from_secs(args.interval);
-    let mut before = BTreeMap::new();
+    let (mut before, mut silent) = (BTreeMap::new(), Vec::new());
     if !args.json {
-        before = look(&args).await.seen;
+        Answers { seen: before, silent, .. } = look(&args, &[]).await;
         sleep(interval).await;
     }
     loop {
-        let Answers { seen, left, failures } = look(&args).await;
+        let Answers { seen, left, failures, .. } = look(&args, &std::mem::take(&mut silent)).await;
         for (path, now) in &seen {
             match args.json {
                 true => super::say_text(&Json(&now.answer))?,
@@ -97,6 +97,8 @@ struct Answers {
     seen: BTreeMap<PathBuf, Answer>,
     /// Sockets on which nobody listens any more.
     left: Vec<PathBuf>,
+    /// Sockets on which somebody listens who says nothing.
+    silent: Vec<PathBuf>,
     failures: Vec<Failure>,
 }
 
@@ -109,16 +111,19 @@ impl Answers {
     }
 }
 
-/// Asks everyone who is to be asked, all at once: none keeps the answer of another.
-async fn look(args: &Args) -> Answers {
-    let paths = match &args.control {
+/// Asks everyone who is to be asked, all at once: none keeps the answer of another. Those that were `silent` a moment ago
+/// are not waited for again.
+async fn look(args: &Args, silent: &[PathBuf]) -> Answers {
+    let mut paths = match &args.control {
         Some(path) => vec![path.clone()],
         None => control::found(),
     };
+    paths.retain(|path| !silent.contains(path));
     let asked = paths.iter().map(|path| control::ask(path, "status", PATIENCE));
     let answered = join_all(asked).await;
     let mut answers = Answers::default();
-    for (path, answer) in paths.into_iter().zip(answered) {
+    let again = silent.iter().map(|path| (path.clone(), Err(AskError::Silent)));
+    for (path, answer) in paths.into_iter().zip(answered).chain(again) {
         match answer {
             Ok(answer) => match Answer::read(answer, &path) {
                 Ok(seen) => drop(answers.seen.insert(path, seen)),
@@ -127,7 +132,12 @@ async fn look(args: &Args) -> Answers {
             Err(AskError::Left(_)) if args.control.is_none() => answers.left.push(path),
             // NBD sockets may be beside them.
             Err(AskError::Foreign) if args.control.is_none() => {}
-            Err(why) => answers.failures.push(why.into_failure(&path)),
+            Err(why) => {
+                if matches!(why, AskError::Silent) {
+                    answers.silent.push(path.clone());
+                }
+                answers.failures.push(why.into_failure(&path));
+            }
         }
     }
     if args.control.is_none() {
