@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::files::{FilesArgs, bytes_of};
 use super::{say_json, say_text};
 use crate::failure::{Failure, Outcome, print_error};
-use crate::front::ext4::{Entry, FilesError, Kind};
+use crate::front::ext4::{Entry, FilesError, Kind, Name};
 use crate::utc;
 
 /// List files of an ext2, ext3 or ext4 file system on a volume, without root and without mounting it
@@ -68,7 +68,7 @@ struct Listing {
 /// An entry for scripts.
 #[derive(Debug, Serialize)]
 struct ListedFile {
-    /// Escaped where it is no text on one line.
+    /// With replacement characters where it is not UTF-8.
     name: String,
     /// Its bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ struct ListedFile {
 impl From<&Entry> for ListedFile {
     fn from(entry: &Entry) -> Self {
         Self {
-            name: entry.name.to_string(),
+            name: entry.name.lossy(),
             name_hex: entry.name.hex(),
             kind: entry.kind,
             size: entry.size,
@@ -95,7 +95,7 @@ impl From<&Entry> for ListedFile {
             uid: entry.uid,
             gid: entry.gid,
             modified: entry.modified.0,
-            target: entry.target.as_ref().map(ToString::to_string),
+            target: entry.target.as_ref().map(Name::lossy),
         }
     }
 }

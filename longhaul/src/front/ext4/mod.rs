@@ -21,6 +21,7 @@ use crate::stop::Stop;
 pub(crate) use error::{FilesError, Reason};
 pub(crate) use extract::{Destination, Event, ExtractError, Extracted, extract};
 pub(crate) use file_system::{Entry, FileSystem, Kind};
+pub(crate) use name::Name;
 
 /// What comes of `work` on the file system of `volume`. It runs on a thread of its own, as the crate waits for what it
 /// reads; it ends with an error soon after `stop` is called.

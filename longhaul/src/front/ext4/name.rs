@@ -19,6 +19,11 @@ impl Name {
         Self(path)
     }
 
+    /// It as text, with replacement characters for bytes that are none.
+    pub(crate) fn lossy(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
     /// Its bytes in hexadecimal digits, where they are not UTF-8.
     pub(crate) fn hex(&self) -> Option<String> {
         let is_text = std::str::from_utf8(&self.0).is_ok();
