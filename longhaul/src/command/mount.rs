@@ -224,7 +224,10 @@ fn background(args: &Args, name: &str) -> Outcome<Background> {
             .hint("set HOME, or LONGHAUL_STATE_DIR")
     })?;
     let log = logs.join(format!("{name}.log"));
-    Ok(Background { is_device: args.fuse.is_none(), log, name: name.to_owned() })
+    let background = Background { is_device: args.fuse.is_none(), log, name: name.to_owned() };
+    // Before anything is reserved that would have to be given back.
+    background.open_log()?;
+    Ok(background)
 }
 
 /// Serves it, for the first time or in the place of another process.
@@ -295,11 +298,9 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
         }
     };
     if !uri.vanishes() && args.fuse.is_none() {
-        let is_known = args.is_by_name && remembered::all()?.contains_key(&name);
-        match (is_known, &place) {
-            (false, _) => remembered.keep(&name)?,
-            (true, Some(place)) => Remembered::keep_place(&name, place)?,
-            (true, None) => {}
+        // It is mounted all the same.
+        if let Err(why) = remember(remembered, &args, &name, place.as_deref()) {
+            print_error(&format_args!("longhaul: {why}"));
         }
     }
     if let (true, Some(place)) = (args.persist, &place) {
@@ -314,6 +315,16 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
     say(&told)?;
     systemd::ready(&told);
     server.wait(stop).await
+}
+
+/// Remembers it, or only where it is mounted if what is known of it was used.
+fn remember(volume: Remembered, args: &Args, name: &str, place: Option<&Path>) -> Outcome {
+    let is_known = args.is_by_name && remembered::all()?.contains_key(name);
+    match (is_known, place) {
+        (false, _) => volume.keep(name),
+        (true, Some(place)) => Remembered::keep_place(name, place),
+        (true, None) => Ok(()),
+    }
 }
 
 /// The file in the directory for what runs, by which the block device is known.

@@ -125,7 +125,7 @@ pub(super) async fn refuse_if_attached(uri: &Uri) -> Outcome {
         None => Ok(()),
         Some((_, status)) => {
             Err(Failure::new(format!("{uri} is attached already: {}", status.place()))
-                .hint(format!("`longhaul umount {}` address that", status.short())))
+                .hint(format!("`longhaul umount {}` ends that", status.short())))
         }
     }
 }
@@ -272,7 +272,7 @@ pub(super) async fn end(address: &AttachmentAddress) -> Outcome {
     };
     let verdict = tokio::select! {
         verdict = verdict => verdict,
-        () = telling => unreachable!("it never address"),
+        () = telling => unreachable!("it never ends"),
     };
     match verdict.or_fail(|| "cannot wait for the end".to_owned())? {
         Ok(_) => Ok(()),

@@ -37,15 +37,19 @@ pub(in crate::command) struct Background {
 }
 
 impl Background {
-    /// Begins a session of its own, for which the end of the terminal means nothing, and opens the log. Before the caller is
-    /// told that all is well: he may end at once, and the terminal with him. Errors still go to the terminal.
-    pub(in crate::command) fn leave_session(&self) -> Outcome<Left> {
+    /// Opens the log, which is made if it is missing.
+    pub(in crate::command) fn open_log(&self) -> Outcome<File> {
         let what = || format!("cannot write the log {}", self.log.shown());
         if let Some(dir) = self.log.parent() {
             make_directories(dir, 0o700).or_fail(what)?;
         }
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.log);
-        let log = log.or_fail(what)?;
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&self.log).or_fail(what)
+    }
+
+    /// Begins a session of its own, for which the end of the terminal means nothing, and opens the log. Before the caller is
+    /// told that all is well: he may end at once, and the terminal with him. Errors still go to the terminal.
+    pub(in crate::command) fn leave_session(&self) -> Outcome<Left> {
+        let log = self.open_log()?;
         let discard = File::options().read(true).write(true).open("/dev/null");
         let discard = discard.or_fail(|| "cannot open /dev/null".to_owned())?;
         // Who leads a session already, as a service does, need not begin one.
