@@ -51,6 +51,8 @@ impl GivenInvitation {
             text => Zeroizing::new(text.unwrap_or_default().to_owned()),
         };
         let what = || "cannot use the invitation".to_owned();
+        // `serve` and `invite` print whom it is for, before it.
+        let text = text.find(PREFIX).map_or(&**text, |at| &text[at..]);
         let invitation = text.parse().map_err(|why| Failure::usage(what()).because(why))?;
         let given = Self { invitation, at };
         given.portals()?;

@@ -1,14 +1,16 @@
 //! `longhaul invite`: a client is let in without its key being known yet.
 
 use std::io::{IsTerminal as _, stdout};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use proto::iscsi::invitation::Invitation;
 use serde::{Deserialize, Serialize};
 
 use super::server_socket::ServerSocket;
 use super::{say, say_json, say_text};
 use crate::config::ConfigDuration;
-use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::qr_code::QrCode;
 use crate::uri::Host;
 use crate::utc::utc;
@@ -89,9 +91,23 @@ impl Invited {
     pub(super) fn print(&self) -> Outcome {
         let Self { name, invitation, until } = self;
         say(&format!("invitation for {name} (good once, until {}):  {invitation}", utc(*until)))?;
+        if invitation.parse().is_ok_and(|invitation: Invitation| is_local(&invitation)) {
+            print_error(
+                &"longhaul: only this machine reaches the addresses in it: `longhaul invite --address HOST` names another one",
+            );
+        }
         match QrCode::of(invitation).filter(|_| stdout().is_terminal()) {
             Some(picture) => say_text(&picture),
             None => Ok(()),
         }
     }
+}
+
+/// Whether all its addresses are of loopback.
+fn is_local(invitation: &Invitation) -> bool {
+    let is_loopback = |address: &String| {
+        let host = address.parse::<Host>().ok();
+        host.and_then(|host| host.name.parse::<IpAddr>().ok()).is_some_and(|ip| ip.is_loopback())
+    };
+    invitation.addresses.iter().all(is_loopback)
 }
