@@ -178,7 +178,7 @@ pub(super) struct EncryptionArgs {
         "encrypted", "allow_discards", "passphrase_file", "passphrase_env", "key_file",
     ])]
     raw: bool,
-    /// Allow a file system to be written over that `tune --overwrite` finds; with --raw, what is encrypted
+    /// With --raw: write to an encrypted volume as it is stored; with `tune --overwrite`: over a file system
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -196,7 +196,7 @@ options! {
             kind: SWITCH,
             default: Standard::Value("true"),
             place: Place::Both,
-            help: "Tell initiators that they may give space back",
+            help: "Whether initiators are told that they may give space back",
             manual: "",
         }
         sanitize_rate: Option<Rate> = text => {
