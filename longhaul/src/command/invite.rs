@@ -1,10 +1,8 @@
 //! `longhaul invite`: a client is let in without its key being known yet.
 
 use std::io::{IsTerminal as _, stdout};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use proto::iscsi::invitation::Invitation;
 use serde::{Deserialize, Serialize};
 
 use super::server_socket::ServerSocket;
@@ -65,6 +63,9 @@ pub(super) struct Invited {
     pub(super) invitation: String,
     /// Seconds since 1970.
     pub(super) until: u64,
+    /// It listens on every address, and knows none by which others reach this machine.
+    #[serde(default)]
+    pub(super) is_only_here: bool,
 }
 
 /// How long the answer is waited for: the server may be reading its file.
@@ -89,9 +90,9 @@ pub async fn run(args: Args) -> Outcome {
 impl Invited {
     /// Prints it; on a terminal as a picture, too, for a client with a camera.
     pub(super) fn print(&self) -> Outcome {
-        let Self { name, invitation, until } = self;
+        let Self { name, invitation, until, is_only_here } = self;
         say(&format!("invitation for {name} (good once, until {}):  {invitation}", utc(*until)))?;
-        if invitation.parse().is_ok_and(|invitation: Invitation| is_local(&invitation)) {
+        if *is_only_here {
             print_error(
                 &"longhaul: only this machine reaches the addresses in it: `longhaul invite --address HOST` names another one",
             );
@@ -101,13 +102,4 @@ impl Invited {
             None => Ok(()),
         }
     }
-}
-
-/// Whether all its addresses are of loopback.
-fn is_local(invitation: &Invitation) -> bool {
-    let is_loopback = |address: &String| {
-        let host = address.parse::<Host>().ok();
-        host.and_then(|host| host.name.parse::<IpAddr>().ok()).is_some_and(|ip| ip.is_loopback())
-    };
-    invitation.addresses.iter().all(is_loopback)
 }

@@ -1,6 +1,6 @@
 //! Clients that are listed, invited and revoked while the server runs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use proto::identity::PublicKey;
@@ -251,11 +251,20 @@ impl Live {
         else {
             return Err(Failure::new(what()));
         };
+        let is_only_here = addresses.is_empty() && self.is_reached_here_only();
         let addresses = if addresses.is_empty() { self.reachable_at() } else { addresses };
         let (name, target, lun) = (stored.name.clone(), volume.target.clone(), volume.lun);
         let invitation = Invitation { name, addresses, target, lun, server, secret };
         let invitation = invitation.to_text().or_fail(what)?.to_string();
-        Ok(Invited { name: stored.name.clone(), invitation, until: stored.until })
+        Ok(Invited { name: stored.name.clone(), invitation, until: stored.until, is_only_here })
+    }
+
+    /// Whether it listens on every address, but no route leads elsewhere that would tell which one others use.
+    fn is_reached_here_only(&self) -> bool {
+        let reached = |portal: &SocketAddr| portals::reachable(*portal).name.parse::<IpAddr>();
+        let is_local = |portal| reached(portal).is_ok_and(|ip| ip.is_loopback());
+        let all = self.addresses();
+        all.iter().any(|portal| portal.ip().is_unspecified()) && all.iter().all(is_local)
     }
 
     fn reachable_at(&self) -> Vec<String> {
