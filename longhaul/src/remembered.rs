@@ -55,6 +55,9 @@ const PATHS: &[&str] = &[
     "--journal",
 ];
 
+/// The option that is remembered only if it was given with the URI.
+const READ_ONLY: &str = "--read-only";
+
 /// What is remembered of a volume.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -181,10 +184,16 @@ impl Remembered {
         Self { uri: uri.to_string(), dir: None, options }
     }
 
-    /// Remembers only where it was mounted: the name was given, and what was given beside it counts once.
-    pub fn keep_place(name: &str, dir: &Path) -> Outcome {
-        let known = find(name)?;
-        Self { dir: Some(dir.to_owned()), ..known }.keep(name)
+    /// Whether it is mounted read-only whenever it is called by its name.
+    pub fn is_read_only(&self) -> bool {
+        self.options.iter().any(|option| option == READ_ONLY)
+    }
+
+    /// The same, but not read-only.
+    #[must_use]
+    pub fn writable(mut self) -> Self {
+        self.options.retain(|option| option != READ_ONLY);
+        self
     }
 
     /// Remembers it under this name, instead of what had it before. Of the same volume the directory stays, if there is no

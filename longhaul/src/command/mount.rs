@@ -299,7 +299,7 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
     };
     if !uri.vanishes() && args.fuse.is_none() {
         // It is mounted all the same.
-        if let Err(why) = remember(remembered, &args, &name, place.as_deref()) {
+        if let Err(why) = remember(remembered, &args, &name) {
             print_error(&format_args!("longhaul: {why}"));
         }
     }
@@ -317,14 +317,11 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
     server.wait(stop).await
 }
 
-/// Remembers it, or only where it is mounted if what is known of it was used.
-fn remember(volume: Remembered, args: &Args, name: &str, place: Option<&Path>) -> Outcome {
-    let is_known = args.is_by_name && remembered::all()?.contains_key(name);
-    match (is_known, place) {
-        (false, _) => volume.keep(name),
-        (true, Some(place)) => Remembered::keep_place(name, place),
-        (true, None) => Ok(()),
-    }
+/// Remembers it. A volume that is called by its name is mounted read-only once, unless that is what was remembered.
+fn remember(volume: Remembered, args: &Args, name: &str) -> Outcome {
+    let known = remembered::all()?.remove(name);
+    let is_once = args.is_by_name && known.is_some_and(|known| !known.is_read_only());
+    if is_once { volume.writable().keep(name) } else { volume.keep(name) }
 }
 
 /// The file in the directory for what runs, by which the block device is known.

@@ -108,6 +108,34 @@ fn other_file_systems_and_volumes_of_this_machine_can_be_mounted_too() {
 }
 
 #[test]
+fn volume_keeps_its_name_and_what_is_remembered_of_it() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --name mine", stage.uri()));
+    stage.longhaul("umount mine");
+    // By its name it is mounted once as it was asked for now, and by that name it is known: its journal has that too.
+    let told = stage.longhaul("mount mine --read-only");
+    assert!(told.contains("is mounted read-only at"), "{told}");
+    stage.longhaul("umount mine");
+    stage.longhaul("mount mine --device");
+    stage.longhaul("umount mine");
+    let told = stage.longhaul("mount mine");
+    assert!(told.contains("is mounted at"), "{told}");
+    fs::write(stage.mnt().join("file"), "written").unwrap();
+    stage.longhaul("umount mine");
+    // So it is called also where it is mounted by its URI again.
+    stage.longhaul(&format!("mount {} mnt", stage.uri()));
+    stage.longhaul("umount mine");
+    assert_eq!(stage.longhaul("volumes").matches(&stage.uri()).count(), 1);
+    let journals = fs::read_dir(stage.path("state")).unwrap().flatten();
+    let names = journals.map(|file| file.file_name().into_string().unwrap());
+    let journals: Vec<_> = names.filter(|name| name.ends_with(".journal")).collect();
+    assert_eq!(journals, ["mine.journal"]);
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+#[test]
 fn block_device_holds_what_fio_writes_and_verifies() {
     let stage = Stage::new();
     let server = stage.serve("");
