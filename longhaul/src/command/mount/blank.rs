@@ -42,7 +42,7 @@ async fn prepare_store(
     args: &VolumeArgs,
 ) -> Outcome<Option<Contents>> {
     if args.encryption.is_raw() {
-        luks::refuse_unless_blank(volume).await?;
+        refuse_unless_blank(volume).await?;
         return Ok(None);
     }
     if luks::recognise(Arc::clone(&volume)).await?.is_some() {
@@ -50,13 +50,23 @@ async fn prepare_store(
         // Opened as always, with what opens it.
         return Ok(None);
     }
-    luks::refuse_unless_blank(Arc::clone(&volume)).await?;
+    refuse_unless_blank(Arc::clone(&volume)).await?;
     let secret =
         Key::new(args.encryption.source(), format!("New pass-phrase of {uri}")).read().await?;
     let how = Init::default();
     luks::init(volume, secret.clone(), how).await?;
     let with = args.encryption.discards();
     Ok(Some(Contents::Plain(Unlock { key: secret.into(), with, erasable: false, demanded: true })))
+}
+
+/// Who wants a file system is not helped by what `key init` would overwrite.
+async fn refuse_unless_blank(volume: Arc<dyn Volume>) -> Outcome {
+    let blank = luks::refuse_unless_blank(volume).await;
+    blank.map_err(|why| {
+        why.hint_if_any(
+            "without --mkfs what is there is mounted; nothing was written. If nothing on it is needed, make a new volume",
+        )
+    })
 }
 
 /// What was never written to an encrypted volume reads as zeroes beneath the encryption.
