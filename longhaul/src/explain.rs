@@ -217,6 +217,9 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             {
                 "nothing listens there: is the server running, and the port right?"
             }
+            ConnectError::Session(why) if why.is_login_timeout() => {
+                "is it an iSCSI target that listens there? It may also be stopped, or too busy"
+            }
             ConnectError::Session(SessionError::Connect(..) | SessionError::Timeout(..)) => {
                 "are the name and the port right, and does no firewall stand between?"
             }

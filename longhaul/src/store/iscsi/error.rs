@@ -82,6 +82,12 @@ impl SessionError {
             _ => None,
         }
     }
+
+    /// Whether somebody took the connection and said nothing to the login.
+    #[must_use]
+    pub fn is_login_timeout(&self) -> bool {
+        matches!(self, Self::Session(_, loss) if matches!(**loss, Loss::Fault(Fault::LoginTimeout)))
+    }
 }
 
 impl ConnectError {
