@@ -58,15 +58,15 @@ impl IscsiTransport {
         Ok(Self { target, options, others, stalls, port })
     }
 
-    /// Asks where else the target listens, for when it cannot be reached here any more. Nobody waits for that.
-    fn ask_for_others(&self, session: Session) {
-        let Some(group) = session.established().portal_group_tag else { return };
-        if !self.options.other_portals || self.options.reconnect_for == Some(Duration::ZERO) {
-            return;
+    /// Asks where else the target listens, if that is of use.
+    fn others_by(&self, session: &Session) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let group = session.established().portal_group_tag?;
+        if !self.options.other_portals {
+            return None;
         }
-        let (others, IscsiTarget { portal, name, .. }) =
-            (Arc::clone(&self.others), self.target.clone());
-        tokio::spawn(async move {
+        let IscsiTarget { portal, name, .. } = self.target.clone();
+        let (others, session) = (Arc::clone(&self.others), session.clone());
+        Some(async move {
             // A target must answer this in any session (RFC 7143, appendix C); tgt, for one, closes the connection.
             let question = format!("SendTargets={}\0", name.as_str());
             let answer = tokio::time::timeout(OTHERS_WITHIN, session.text(question.into())).await;
@@ -75,7 +75,7 @@ impl IscsiTransport {
                 tracing::debug!(?found, "other portals of the target");
                 *others.lock().unwrap_or_else(PoisonError::into_inner) = found;
             }
-        });
+        })
     }
 }
 
@@ -131,8 +131,16 @@ impl Transport for IscsiTransport {
     }
 
     fn opened(&self, session: &Session, is_longhaul: bool) {
-        if is_longhaul {
-            self.ask_for_others(session.clone());
+        // For when it cannot be reached here any more; nobody waits for that.
+        let may_be_lost = self.options.reconnect_for != Some(Duration::ZERO);
+        if is_longhaul && may_be_lost {
+            self.others_by(session).map(tokio::spawn);
+        }
+    }
+
+    async fn look_elsewhere(&self, session: &Session) {
+        if let Some(asked) = self.others_by(session) {
+            asked.await;
         }
     }
 

@@ -63,6 +63,9 @@ struct UncertainWrites<S> {
     reset: bool,
 }
 
+/// The most portals that an attempt tries: a target may name others at each of them.
+const PORTALS_MAX: usize = 16;
+
 /// Opens one unit of one target, again and again.
 pub(super) struct Connector<T: Transport> {
     transport: T,
@@ -216,7 +219,10 @@ impl<T: Transport> Connector<T> {
         before: Option<&Device>,
     ) -> Opened<T, Link<T::Session>> {
         let mut out_of_reach: Option<OpenError<T::Error>> = None;
-        for portal in self.transport.portals() {
+        let mut tried = Vec::new();
+        // By one of them others may become known.
+        while let Some(portal) = self.untried(&tried) {
+            tried.push(portal.clone());
             match (self.attempt_at(&portal, uncertain.as_ref(), before).await, &out_of_reach) {
                 (Err(OpenError::Session(why)), None) if T::is_out_of_reach(&why) => {
                     out_of_reach = Some(OpenError::Session(why));
@@ -233,6 +239,12 @@ impl<T: Transport> Connector<T> {
             }
         }
         Err(out_of_reach.unwrap_or(OpenError::Stopped))
+    }
+
+    /// A portal of the target that was not tried in this attempt.
+    fn untried(&self, tried: &[T::Portal]) -> Option<T::Portal> {
+        let portals = self.transport.portals().into_iter().filter(|portal| !tried.contains(portal));
+        portals.take(PORTALS_MAX.saturating_sub(tried.len())).next()
     }
 
     async fn attempt_at(
@@ -252,7 +264,12 @@ impl<T: Transport> Connector<T> {
         };
         match &opened {
             Ok(link) => self.transport.opened(&session, link.device().is_longhaul()),
-            Err(_) => session.close().await,
+            Err(why) => {
+                if why.is_passive_path() {
+                    self.transport.look_elsewhere(&session).await;
+                }
+                session.close().await;
+            }
         }
         opened
     }

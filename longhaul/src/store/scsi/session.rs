@@ -165,7 +165,7 @@ pub trait Transport: fmt::Display + fmt::Debug + Send + Sync + 'static {
     /// A session.
     type Session: Session;
     /// An address of the target.
-    type Portal: fmt::Display + fmt::Debug + Clone + Send + Sync + 'static;
+    type Portal: fmt::Display + fmt::Debug + Clone + PartialEq + Send + Sync + 'static;
     /// Why there is no session.
     type Error: StdError + Send + Sync + 'static;
 
@@ -185,6 +185,11 @@ pub trait Transport: fmt::Display + fmt::Debug + Send + Sync + 'static {
 
     /// The unit of a session is open.
     fn opened(&self, session: &Self::Session, is_longhaul: bool);
+
+    /// The unit of a session cannot be used by its port: finds out where else the target listens.
+    fn look_elsewhere(&self, _session: &Self::Session) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 
     /// Whether an attempt failed since nobody answers at its address.
     fn is_out_of_reach(why: &Self::Error) -> bool;
