@@ -13,6 +13,7 @@ use std::process::Command;
 
 use common::{LONGHAUL, Running, run};
 use peer::Peer;
+use proto::iscsi::header::{DataOut, Header, R2t, ScsiCommand};
 use proto::scsi::Sense;
 use proto::scsi::sense::Additional;
 
@@ -89,6 +90,32 @@ fn file_before_a_mark_outlives_the_server_and_is_read_without_a_drive() {
     assert_eq!(read(&mut peer, 500), Err(Additional::FILEMARK_DETECTED));
     assert_eq!(read(&mut peer, 500), Ok(vec![4; 500]));
     assert_eq!(read(&mut peer, 500), Err(Additional::END_OF_DATA));
+    assert!(server.stop().success());
+}
+
+/// A block that is still on its way is not overtaken by one that came with its command.
+#[test]
+fn blocks_are_on_the_tape_in_the_order_of_their_commands() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve(home.path(), "backup=tape:a.tape,size=4M");
+    let mut peer = initiator(portal);
+    let mut write = |itt, len: u32, data: Vec<u8>| {
+        let mut block = [0; 16];
+        block[0] = 0x0A;
+        block[2..5].copy_from_slice(&len.to_be_bytes()[1..]);
+        let command = peer.command(itt, block);
+        peer.send(ScsiCommand { write: true, expected_len: len, ..command }, data);
+    };
+    write(0x51, 600, vec![]);
+    write(0x52, 500, vec![2; 500]);
+    let Some(Header::R2t(R2t { ttt, .. })) = peer.receive().map(|pdu| pdu.header) else {
+        panic!("the second has overtaken the first");
+    };
+    peer.send(DataOut { is_final: true, itt: 0x51, ttt, ..DataOut::default() }, vec![1; 600]);
+    assert_eq!([0x51, 0x52].map(|itt| peer.status(itt)), [Some(true); 2]);
+    assert_eq!(ask(&mut peer, REWIND, vec![], 0), Ok(vec![]));
+    assert_eq!(read(&mut peer, 600), Ok(vec![1; 600]));
+    assert_eq!(read(&mut peer, 500), Ok(vec![2; 500]));
     assert!(server.stop().success());
 }
 

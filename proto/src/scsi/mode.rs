@@ -113,6 +113,7 @@ const ALL_SUBPAGES: u8 = 0xFF;
 
 const WCE: u8 = 0x04;
 const D_SENSE: u8 = 0x04;
+const UNRESTRICTED_REORDERING: u8 = 0x10;
 const SWP: u8 = 0x08;
 
 /// WP and DPOFUA of the device-specific parameter (SBC-3, 6.5.1).
@@ -172,7 +173,7 @@ impl Pages {
         for code in wanted.copied() {
             let body = match query.control {
                 PageControl::Changeable => self.changeable(code),
-                _ => body(code, switches),
+                _ => self.body(code, switches),
             };
             bytes.extend([code, body.len() as u8]);
             bytes.extend(body);
@@ -198,6 +199,16 @@ impl Pages {
         [blocks.to_be_bytes(), block_size.to_be_bytes()].concat()
     }
 
+    /// The body of a page, after its code and length.
+    fn body(&self, code: u8, switches: Switches) -> Vec<u8> {
+        let mut page = body(code, switches);
+        if (code, self.device) == (CONTROL, DeviceType::Tape) {
+            // QUEUE ALGORITHM MODIFIER: each command begins where the one before has ended.
+            page[1] &= !UNRESTRICTED_REORDERING;
+        }
+        page
+    }
+
     /// The body of a page with a one for each bit that MODE SELECT may change.
     fn changeable(&self, code: u8) -> Vec<u8> {
         let all = Switches {
@@ -207,7 +218,7 @@ impl Pages {
             write_cache: self.defaults.write_cache,
             ..Switches::default()
         };
-        let (ones, zeroes) = (body(code, all), body(code, Switches::default()));
+        let (ones, zeroes) = (self.body(code, all), self.body(code, Switches::default()));
         ones.iter().zip(&zeroes).map(|(one, zero)| one ^ zero).collect()
     }
 
@@ -289,7 +300,7 @@ impl Pages {
         if !self.codes().contains(&code) {
             return Ok(Err(Sense::invalid_parameter(at, None)));
         }
-        let old = body(code, current);
+        let old = self.body(code, current);
         if usize::from(length) != old.len() {
             return Ok(Err(Sense::invalid_parameter(at + 1, None)));
         }
@@ -311,7 +322,7 @@ fn too_short(_: Truncated) -> Sense {
     Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)
 }
 
-/// The body of a page, after its code and length.
+/// The body of a page of most devices, after its code and length.
 fn body(code: u8, switches: Switches) -> Vec<u8> {
     let flag = |set, bit| if set { bit } else { 0 };
     match code {
@@ -322,7 +333,6 @@ fn body(code: u8, switches: Switches) -> Vec<u8> {
         }
         CONTROL => {
             const GLTSD: u8 = 0x02;
-            const UNRESTRICTED_REORDERING: u8 = 0x10;
             let mut page = vec![0; 10];
             page[0] = GLTSD | flag(switches.descriptor_sense, D_SENSE);
             page[1] = UNRESTRICTED_REORDERING;

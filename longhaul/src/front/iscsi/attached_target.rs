@@ -31,6 +31,11 @@ impl AttachedTarget {
         self.device.iter().flat_map(|device| device.luns()).any(|unit| !units.contains(&unit))
     }
 
+    /// The units on which commands are carried out one after the other.
+    pub(super) fn sequential(&self) -> BTreeSet<u16> {
+        self.device.as_ref().map_or_else(BTreeSet::new, |device| device.sequential())
+    }
+
     /// Another view of the target takes the place of the one before. Commands under way go on where they began, which is
     /// the same disk.
     pub(super) fn replace(&mut self, device: Arc<TargetDevice>) {

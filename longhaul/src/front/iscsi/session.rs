@@ -61,12 +61,14 @@ impl ServedSession {
         let limits = serving.authorization.limits;
         let parameters = &established.parameters;
         let mut machine = serving.authorization.machine(&established);
+        let target = AttachedTarget::new(serving.device(&handle.entry), &handle.entry);
+        machine.set_sequential(target.sequential());
         let first = Connection::first(established.cid, stream, &mut machine, (parameters, seals))?;
         let connections = Connections::new(first, parameters.max_connections.into());
         let mut clock = Clock::new();
         clock.set(machine.deadline());
         Ok(Self {
-            target: AttachedTarget::new(serving.device(&handle.entry), &handle.entry),
+            target,
             machine,
             connections,
             commands: Commands::new(&serving.authorization.pools, limits.slow),
@@ -170,6 +172,7 @@ impl ServedSession {
             }
             Call::Message(SessionMessage::Changed(device, done)) => {
                 self.target.replace(device);
+                self.machine.set_sequential(self.target.sequential());
                 let _ = done.send(());
             }
             Call::Message(SessionMessage::Clear(unit, done)) => {

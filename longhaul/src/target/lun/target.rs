@@ -1,6 +1,6 @@
 //! The SCSI target device: a name and the logical units behind it (SAM-5).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 use std::sync::Arc;
 
@@ -144,6 +144,13 @@ impl TargetDevice {
     /// The numbers of its units.
     pub fn luns(&self) -> impl Iterator<Item = u16> + '_ {
         self.units.keys().copied()
+    }
+
+    /// The numbers of the units on which each command begins where the one before has ended.
+    #[must_use]
+    pub fn sequential(&self) -> BTreeSet<u16> {
+        let tapes = self.units.iter().filter(|(_, unit)| unit.device_type() == DeviceType::Tape);
+        tapes.map(|(number, _)| *number).collect()
     }
 
     /// The unit an eight-byte LUN field addresses. Where there is none, it is one that says so.

@@ -3,8 +3,11 @@
 //!
 //! An ordered command waits for all before it, and all after it wait for it. What it orders here is the
 //! whole session rather than one unit: more than is asked for, of a thing that is rare.
+//!
+//! A command of a sequential unit waits for those before it of the same unit. Each begins where the one before has ended,
+//! and one whose data are still on their way must not be overtaken by one whose data have come with it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::task::{TaskId, Tasks};
 use crate::iscsi::header::TaskAttribute;
@@ -15,6 +18,10 @@ pub(super) struct Order {
     behind: VecDeque<TaskId>,
     /// The ordered command under way.
     barrier: Option<TaskId>,
+    /// The units on which commands are carried out one after the other.
+    sequential: BTreeSet<u16>,
+    /// Their commands under way.
+    running: Vec<(u16, TaskId)>,
     /// Nothing begins any more.
     is_stopped: bool,
 }
@@ -25,16 +32,35 @@ impl Order {
         self.behind.push_back(id);
     }
 
+    /// On which units commands are carried out one after the other from now on.
+    pub(super) fn set_sequential(&mut self, units: BTreeSet<u16>) {
+        self.sequential = units;
+    }
+
     /// The next command that need not wait any more.
     pub(super) fn next(&mut self, tasks: &mut Tasks) -> Option<TaskId> {
-        let id = *self.behind.front().filter(|_| self.barrier.is_none() && !self.is_stopped)?;
-        if tasks.get(id).is_some_and(|task| task.attribute == TaskAttribute::ORDERED) {
-            if tasks.turned() > self.behind.len() {
-                return None;
-            }
-            self.barrier = Some(id);
+        if self.barrier.is_some() || self.is_stopped {
+            return None;
         }
-        self.behind.pop_front()
+        let taken: Vec<_> = self.running.iter().map(|(unit, _)| *unit).collect();
+        for (at, &id) in self.behind.iter().enumerate() {
+            let task = tasks.get(id);
+            if task.as_ref().is_some_and(|task| task.attribute == TaskAttribute::ORDERED) {
+                if at > 0 || tasks.turned() > self.behind.len() {
+                    return None;
+                }
+                self.barrier = Some(id);
+                return self.behind.pop_front();
+            }
+            let unit = task.and_then(|task| task.lun);
+            match unit.filter(|unit| self.sequential.contains(unit)) {
+                Some(unit) if taken.contains(&unit) => continue,
+                Some(unit) => self.running.push((unit, id)),
+                None => {}
+            }
+            return self.behind.remove(at);
+        }
+        None
     }
 
     /// From now on nothing begins that waits, or comes.
@@ -49,6 +75,7 @@ impl Order {
     /// A command ended, or was aborted.
     pub(super) fn forget(&mut self, id: TaskId) {
         self.behind.retain(|waiting| *waiting != id);
+        self.running.retain(|(_, running)| *running != id);
         if self.barrier == Some(id) {
             self.barrier = None;
         }

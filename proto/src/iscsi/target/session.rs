@@ -9,7 +9,7 @@ mod management;
 mod text;
 mod turn;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +90,13 @@ impl Session {
     pub fn join(&mut self, now: Time, joining: &Joining<'_>, response: Pdu) {
         debug_assert!(self.connections.iter().all(|it| it.cid != joining.cid));
         self.connections.push(Connection::new(now, joining, &self.setup, Some(response)));
+    }
+
+    /// Commands of these units are carried out one after the other from now on: that of a tape begins where the one before
+    /// has ended.
+    pub fn set_sequential(&mut self, units: BTreeSet<u16>) {
+        self.order.set_sequential(units);
+        self.offer_next();
     }
 
     /// Whether a connection has this number.

@@ -6,6 +6,7 @@ mod turn;
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::time::Duration;
 
@@ -281,6 +282,32 @@ fn immediate_data_run_at_once() {
     pair.reply(command.task, 0);
     let response: ScsiResponse = pair.one();
     assert_eq!((response.status, response.residual, response.exp_data_sn), (0, 0, 0));
+}
+
+/// What a tape holds is what was sent, in this order: a block that came with its command waits for one that is asked for.
+#[test]
+fn command_of_a_sequential_unit_waits_for_those_before_it() {
+    let mut pair = Pair::new(parameters());
+    pair.session.set_sequential(BTreeSet::from([0]));
+    pair.write(1, 512, &[], true);
+    let first = pair.command().task;
+    assert_eq!(pair.session.want_data(first, 512), None);
+    let r2t: R2t = pair.one();
+    pair.write(2, 512, &[2; 512], true);
+    pair.write(3, 512, &[3; 512], true);
+    assert!(pair.session.poll_event().is_none(), "it has overtaken the first");
+    pair.data_out(1, r2t.ttt, 0, 0, &[1; 512], true);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Execute { .. })));
+    assert!(pair.session.poll_event().is_none(), "it has overtaken the first");
+    pair.reply(first, 0);
+    let second = pair.command().task;
+    assert_eq!(pair.session.want_data(second, 512).unwrap(), [vec![2; 512]]);
+    assert!(pair.session.poll_event().is_none(), "it has overtaken the second");
+    pair.reply(second, 0);
+    let third = pair.command().task;
+    assert_eq!(pair.session.want_data(third, 512).unwrap(), [vec![3; 512]]);
+    pair.reply(third, 0);
+    assert!(!pair.session.is_busy());
 }
 
 /// RFC 7143, 11.8: bursts of MaxBurstLength, MaxOutstandingR2T at a time, in order of offset; and the

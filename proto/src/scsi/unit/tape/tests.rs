@@ -209,6 +209,8 @@ fn settings_are_shown_and_selected() {
     let sense = reply(&[0x1A, 0, 0x3F, 0, 255]);
     assert_eq!(sense[..12], [111, 0, 0x10, 8, 0x80, 0, 0, 0, 0, 0, 0, 0]);
     let select = |list: &[u8]| unit.select(Form::Six, list, unit.defaults());
+    // Commands are not reordered.
+    assert_eq!(reply(&[0x1A, 8, 0x0A, 0, 255])[4..8], [0x0A, 10, 0x02, 0]);
     // As Linux' st driver sets the length of blocks, and how writes are buffered.
     let length = select(&[0, 0, 0x10, 8, 0, 0, 0, 0, 0, 0, 0x28, 0]).unwrap();
     assert_eq!(length, fixed(0x2800));
