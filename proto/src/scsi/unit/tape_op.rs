@@ -52,8 +52,10 @@ pub struct Transfer {
     pub fixed: Option<u32>,
     /// TRANSFER LENGTH.
     pub count: u32,
-    /// SILI: a block of another length is no reason for CHECK CONDITION.
+    /// SILI: a block that is shorter is no reason for CHECK CONDITION.
     pub suppress: bool,
+    /// Nor is one that is longer then: no length is selected that it should have.
+    pub suppress_long: bool,
     /// What is written is stable when the command ends.
     pub durable: bool,
 }
@@ -65,7 +67,8 @@ impl Transfer {
             (true, 0) => return Err(Sense::invalid_cdb(1, Some(0))),
             (fixed, length) => fixed.then_some(length),
         };
-        Ok(Self { fixed, count, suppress: false, durable: switches.unbuffered })
+        let suppress_long = switches.block_length == 0;
+        Ok(Self { fixed, count, suppress: false, suppress_long, durable: switches.unbuffered })
     }
 
     /// How many bytes that is at most; `None` if 32 bits cannot say so.
@@ -93,7 +96,8 @@ impl Transfer {
         let difference = i64::from(self.count) - i64::from(actual);
         let information = match self.fixed {
             Some(_) => i64::from(self.count - read),
-            None if self.suppress => return None,
+            // SSC-4, 7.4: with SILI, by the length that MODE SELECT has set.
+            None if self.suppress && (difference >= 0 || self.suppress_long) => return None,
             None => difference,
         };
         let stream = Stream { incorrect_length: true, ..Stream::NONE };

@@ -78,7 +78,8 @@ pub(super) fn plan(
             TapeOp::Write(Transfer::new(fixed, count, switches)?.within(most)?)
         }
         TapeCdb::WriteFilemarks { immediate, count } => {
-            TapeOp::WriteFilemarks { count, durable: !immediate }
+            // Where nothing is buffered there is nothing that could be left for later.
+            TapeOp::WriteFilemarks { count, durable: !immediate || switches.unbuffered }
         }
         TapeCdb::Space { over, count } => TapeOp::Space { over, count },
         TapeCdb::Locate(destination) => TapeOp::Locate(destination),

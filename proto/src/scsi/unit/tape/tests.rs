@@ -114,7 +114,10 @@ fn commands_are_listed_as_they_are_had() {
 
 #[test]
 fn transfer_counts_blocks_or_the_bytes_of_one() {
-    let transfer = |fixed, count, suppress| Transfer { fixed, count, suppress, durable: false };
+    let transfer = |fixed: Option<u32>, count, suppress| {
+        let suppress_long = fixed.is_none();
+        Transfer { fixed, count, suppress, suppress_long, durable: false }
+    };
     assert_eq!(op(&[0x08, 0, 0, 0x28, 0]), TapeOp::Read(transfer(None, 10240, false)));
     assert_eq!(op(&[0x08, 2, 0, 0x28, 0]), TapeOp::Read(transfer(None, 10240, true)));
     assert_eq!(op(&[0x0A, 0, 0, 0x28, 0]), TapeOp::Write(transfer(None, 10240, false)));
@@ -140,7 +143,8 @@ fn transfer_counts_blocks_or_the_bytes_of_one() {
 
 #[test]
 fn block_of_another_length_is_told_by_the_difference() {
-    let one = Transfer { fixed: None, count: 1000, suppress: false, durable: false };
+    let one =
+        Transfer { fixed: None, count: 1000, suppress: false, suppress_long: true, durable: false };
     let ili = |information: i64| {
         let stream = Stream { incorrect_length: true, ..Stream::NONE };
         let sense = Sense::new(Key::NoSense, Additional::NONE).with_stream(stream);
@@ -148,7 +152,12 @@ fn block_of_another_length_is_told_by_the_difference() {
     };
     assert_eq!(one.other_length(0, 600), ili(400));
     assert_eq!(one.other_length(0, 1600), ili(-600));
-    assert_eq!(Transfer { suppress: true, ..one }.other_length(0, 600), None);
+    // SSC-4, 7.4: SILI is not about one that is longer than what MODE SELECT has set.
+    let suppressed = Transfer { suppress: true, ..one };
+    assert_eq!([600, 1600].map(|length| suppressed.other_length(0, length)), [None, None]);
+    let selected = Transfer { suppress_long: false, ..suppressed };
+    assert_eq!(selected.other_length(0, 600), None);
+    assert_eq!(selected.other_length(0, 1600), ili(-600));
     let counted = Transfer { fixed: Some(512), count: 10, ..one };
     assert_eq!(counted.other_length(3, 600), ili(7));
     // Fixed sense data have it in 32 bits, below zero too.
@@ -164,6 +173,8 @@ fn marks_and_movements_have_their_fields() {
     let marks = |count, durable| TapeOp::WriteFilemarks { count, durable };
     assert_eq!(op(&[0x10, 0, 0, 0, 2]), marks(2, true));
     assert_eq!(op(&[0x10, 1, 0, 0, 0]), marks(0, false));
+    let unbuffered = Switches { unbuffered: true, ..unit().defaults() };
+    assert_eq!(plan(&[0x10, 1, 0, 0, 1], unbuffered), Ok(Step::Tape(marks(1, true))));
     // WSMK: set marks are refused.
     let refused = |bytes: &[u8]| plan(bytes, unit().defaults()).unwrap_err();
     assert_eq!(refused(&[0x10, 2, 0, 0, 1]), Sense::invalid_cdb(1, Some(1)));
