@@ -106,7 +106,7 @@ impl Tape {
     }
 }
 
-/// The label that counts. The first copy is written before the second one, and a run of writing begins when both are
+/// The label that counts. The first copy is written before the second one, and nothing is acknowledged before both are
 /// stable: where one cannot be used, whatever became of it, the other one tells no less than what was acknowledged.
 fn newest(copies: &[Found], new_id: u64) -> Result<Label, OpenError> {
     let labels = copies.iter().filter_map(|copy| match copy {

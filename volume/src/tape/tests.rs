@@ -432,3 +432,23 @@ fn volume_that_is_no_tape_is_refused() {
     bytes[..512].copy_from_slice(&label);
     assert!(matches!(refused(Arc::new(Faulty::holding(bytes, 512))), OpenError::Damaged));
 }
+
+/// What is behind an older end is acknowledged too, once a file mark was: damage there is no torn tail.
+#[test]
+fn damage_is_met_although_the_first_label_is_lost() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    for number in 0..6 {
+        put(&mut tape, &Item::Block(vec![number; 3000])).unwrap();
+        now(tape.sync()).unwrap();
+    }
+    for crash in 0..16 {
+        let mut bytes = disk.crash(crash).contents();
+        bytes[..512].fill(0xA5);
+        let fifth = FIRST as usize + 5 * Header::size(3000) as usize;
+        bytes[fifth + 2000] ^= 1;
+        let mut tape = open(Arc::new(Faulty::holding(bytes, 512)));
+        assert_eq!(tape.end().object, 6, "crash {crash}");
+        assert!(matches!(contents(&mut tape), Err(TapeError::Damaged { .. })));
+    }
+}

@@ -66,7 +66,7 @@ impl Tape {
         let stable = async {
             self.volume.flush().await?;
             let label = Label { end: self.end, ..self.label };
-            self.put_label(label, Durability::Volatile).await
+            self.put_label(label).await
         };
         match stable.await {
             Ok(label) => {
@@ -101,7 +101,7 @@ impl Tape {
         let (ways, mark_ways) = self.ways_to_head().await?;
         let label = Label { epoch: self.label.epoch + 1, end: self.at, ..self.label };
         let was = self.end.at;
-        match self.put_label(label, Durability::Durable).await {
+        match self.put_label(label).await {
             Ok(label) => self.label = label,
             Err(why) => {
                 // One copy may have been written: which one counts is found out when the tape is opened.
@@ -123,13 +123,14 @@ impl Tape {
         }
     }
 
-    /// Writes the label, the first copy before the second one; the first is stable, and the second too if it is to be.
-    async fn put_label(&self, label: Label, second: Durability) -> TapeResult<Label> {
+    /// Writes the label, the first copy before the second one. Both are stable then: if one is lost, the other one names the
+    /// same end, and what is damaged before it is not taken for a torn tail.
+    async fn put_label(&self, label: Label) -> TapeResult<Label> {
         let label = Label { sequence: self.label.sequence + 1, ..label };
         let bytes = label.encode();
-        let [one, other] = LABELS;
-        self.volume.write(one, bytes.clone(), Durability::Durable).await?;
-        self.volume.write(other, bytes, second).await?;
+        for at in LABELS {
+            self.volume.write(at, bytes.clone(), Durability::Durable).await?;
+        }
         Ok(label)
     }
 
