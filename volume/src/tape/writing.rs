@@ -74,7 +74,7 @@ impl Tape {
                 Ok(())
             }
             Err(why) => {
-                self.has_failed = true;
+                self.has_failed = !is_refused(&why);
                 Err(why)
             }
         }
@@ -105,7 +105,7 @@ impl Tape {
             Ok(label) => self.label = label,
             Err(why) => {
                 // One copy may have been written: which one counts is found out when the tape is opened.
-                self.has_failed = true;
+                self.has_failed = !is_refused(&why);
                 return Err(why);
             }
         }
@@ -196,6 +196,11 @@ impl Tape {
             mark_skip,
         }
     }
+}
+
+/// Whether the volume could not take a change now, and can when it is asked again.
+fn is_refused(why: &TapeError) -> bool {
+    matches!(why, TapeError::Volume(error) if error.kind == crate::Kind::Busy)
 }
 
 const _: () = assert!(MARKS_RESERVE.is_multiple_of(UNIT));

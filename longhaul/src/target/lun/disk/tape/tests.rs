@@ -254,6 +254,19 @@ fn lost_write_is_told_before_the_head_moves() {
     assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
 }
 
+/// A store that is busy has lost nothing, and is asked again.
+#[test]
+fn busy_store_is_no_lost_write() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let drive = drive_of(Arc::<Faulty>::clone(&disk));
+    good(&write(&drive, 1, 300));
+    disk.fail(Verb::Flush, Kind::Busy);
+    assert_eq!(run(&drive, &REWIND).status, Status::Busy);
+    assert_eq!(position(&drive), (1, 0));
+    good(&run(&drive, &MARK));
+    good(&write(&drive, 2, 300));
+}
+
 #[test]
 fn full_store_is_the_end_of_the_medium() {
     let disk = Arc::new(Faulty::new(SIZE, 512));
