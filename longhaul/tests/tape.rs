@@ -119,6 +119,23 @@ fn blocks_are_on_the_tape_in_the_order_of_their_commands() {
     assert!(server.stop().success());
 }
 
+/// What a crash has left behind the label is no reason to write to a tape that takes no writes.
+#[test]
+fn protected_tape_is_read_after_a_crash() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve(home.path(), "backup=tape:a.tape,size=4M");
+    write(&mut initiator(portal), &[4; 500]);
+    server.kill();
+    let (server, portal) = serve(home.path(), "backup=tape:a.tape,read_only");
+    let mut peer = initiator(portal);
+    for _ in 0..2 {
+        assert_eq!(ask(&mut peer, REWIND, vec![], 0), Ok(vec![]));
+        assert_eq!(read(&mut peer, 500), Ok(vec![4; 500]));
+    }
+    assert_eq!(ask(&mut peer, MARK, vec![], 0), Err(Additional::WRITE_PROTECTED));
+    assert!(server.stop().success());
+}
+
 #[test]
 fn tape_is_not_written_over_as_a_disk_unless_that_is_forced() {
     let home = tempfile::tempdir().unwrap();

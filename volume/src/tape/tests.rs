@@ -6,7 +6,7 @@ use super::*;
 use crate::random::Random;
 use crate::store::faulty::Faulty;
 use crate::store::memory::Memory;
-use crate::{Kind, Verb};
+use crate::{Durability, ExtentMap, Kind, Shape, Space, Verb, Work};
 
 const SIZE: u64 = SIZE_MIN;
 
@@ -387,7 +387,7 @@ fn write_that_was_dropped_is_noticed() {
     }
     now(tape.sync()).unwrap();
     let volume = Arc::clone(&tape.volume);
-    now(volume.write(FIRST, stale, crate::Durability::Volatile)).unwrap();
+    now(volume.write(FIRST, stale, Durability::Volatile)).unwrap();
     let mut tape = open(volume);
     let error = contents(&mut tape).unwrap_err();
     assert!(matches!(error, TapeError::Damaged { at } if at == FIRST + 1024), "{error}");
@@ -451,4 +451,68 @@ fn damage_is_met_although_the_first_label_is_lost() {
         assert_eq!(tape.end().object, 6, "crash {crash}");
         assert!(matches!(contents(&mut tape), Err(TapeError::Damaged { .. })));
     }
+}
+
+/// A disk of which some bytes cannot be read, or to which nothing can be written.
+struct Worn {
+    disk: Faulty,
+    shape: Shape,
+    unreadable: Option<u64>,
+}
+
+impl Worn {
+    fn of(bytes: Vec<u8>, read_only: bool, unreadable: Option<u64>) -> Arc<Self> {
+        let disk = Faulty::holding(bytes, 512);
+        let shape = Shape { read_only, ..*disk.shape() };
+        Arc::new(Self { disk, shape, unreadable })
+    }
+}
+
+impl Volume for Worn {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        if self.unreadable.is_some_and(|at| (span.at..span.end()).contains(&at)) {
+            self.disk.fail(Verb::Read, Kind::Medium);
+        }
+        self.disk.read(span)
+    }
+
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        assert!(!self.shape.read_only, "a write to a tape that takes none");
+        self.disk.write(at, data, durability)
+    }
+
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        self.disk.write_zeroes(span, durability, space)
+    }
+
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        self.disk.discard(span)
+    }
+
+    fn flush(&self) -> Work<'_, ()> {
+        self.disk.flush()
+    }
+
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        None
+    }
+}
+
+/// The tail that a crash has left is read, and nothing is done about its label.
+#[test]
+fn tape_that_takes_no_writes_is_moved_and_read_after_a_crash() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    let items = [Item::Block(vec![1; 700]), Item::Mark, Item::Block(vec![2; 20])];
+    items.iter().for_each(|item| put(&mut tape, item).unwrap());
+    let mut tape = open(Worn::of(disk.contents(), true, None));
+    now(tape.sync()).unwrap();
+    assert_eq!(now(tape.locate(2)).unwrap(), Moved::There);
+    now(tape.sync()).unwrap();
+    assert_eq!(contents(&mut tape).unwrap(), items);
+    assert!(!tape.has_failed());
 }

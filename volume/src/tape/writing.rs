@@ -60,7 +60,8 @@ impl Tape {
     /// Makes stable what was written, and where it ends.
     pub async fn sync(&mut self) -> TapeResult<()> {
         self.check()?;
-        if self.unstable == 0 {
+        // Of a tape that takes no writes nothing is, but what a crash has left behind the end that the label names.
+        if self.unstable == 0 || self.is_read_only() {
             return Ok(());
         }
         let stable = async {
