@@ -25,7 +25,7 @@ pub use self::reading::Read;
 
 use self::format::{FIRST, Header, Label, UNIT};
 use self::writing::Ways;
-use crate::{Error, Span, Volume};
+use crate::{Error, Kind, Span, Volume};
 
 /// The smallest volume that can be a tape.
 pub const SIZE_MIN: u64 = 1 << 20;
@@ -58,11 +58,13 @@ pub enum TapeError {
     /// The volume failed.
     #[error(transparent)]
     Volume(#[from] Error),
-    /// A record is not what was written.
+    /// A record is not what was written, or cannot be read.
     #[error("the record at byte {at} of the tape is damaged")]
     Damaged {
         /// Where it begins.
         at: u64,
+        /// Why it cannot be read.
+        source: Option<Error>,
     },
     /// A block of more than [`BLOCK_MAX`] bytes.
     #[error("a block has at most {BLOCK_MAX} bytes")]
@@ -77,6 +79,13 @@ pub enum TapeError {
 
 /// The result of working with a tape.
 pub type TapeResult<T> = Result<T, TapeError>;
+
+impl TapeError {
+    /// The record at byte `at` is not what was written.
+    const fn damaged(at: u64) -> Self {
+        Self::Damaged { at, source: None }
+    }
+}
 
 impl Tape {
     /// Where the head is.
@@ -140,12 +149,21 @@ impl Tape {
         is_wanted: impl Fn(&Header) -> bool,
     ) -> TapeResult<(Header, u32)> {
         if at < FIRST || !at.is_multiple_of(UNIT) || at + UNIT > self.capacity() {
-            return Err(TapeError::Damaged { at });
+            return Err(TapeError::damaged(at));
         }
-        let unit = self.volume.read(Span::new(at, UNIT)).await?;
+        let unit = self.read_of(at, UNIT).await?;
         let found = Header::decode(&unit)
             .filter(|(header, _)| self.is_own(header, at) && is_wanted(header));
-        found.ok_or(TapeError::Damaged { at })
+        found.ok_or_else(|| TapeError::damaged(at))
+    }
+
+    /// The first `len` bytes of the record at byte `at`. What the medium cannot read is damaged, as what it reads
+    /// otherwise than it was written: those behind it are read all the same.
+    async fn read_of(&self, at: u64, len: u64) -> TapeResult<Bytes> {
+        self.volume.read(Span::new(at, len)).await.map_err(|error| match error.kind {
+            Kind::Medium | Kind::Integrity => TapeError::Damaged { at, source: Some(error) },
+            _ => TapeError::Volume(error),
+        })
     }
 
     /// Whether a header that was found at byte `at` was written there, to this tape.
@@ -158,16 +176,16 @@ impl Tape {
         let at = header.place.at;
         let size = Header::size(header.len);
         if at + size > self.capacity() {
-            return Err(TapeError::Damaged { at });
+            return Err(TapeError::damaged(at));
         }
         let whole = match read.len() as u64 >= size {
             true => read,
-            false => self.volume.read(Span::new(at, size)).await?,
+            false => self.read_of(at, size).await?,
         };
         let data = whole.slice(format::HEADER..format::HEADER + header.len as usize);
         match format::crc32c(&data) == header.data_sum {
             true => Ok(data),
-            false => Err(TapeError::Damaged { at }),
+            false => Err(TapeError::damaged(at)),
         }
     }
 }

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::format::{Found, Header, LABELS, Label, Place, UNIT};
 use super::writing::Ways;
 use super::{SIZE_MIN, Tape, TapeError, TapeResult};
-use crate::{Error, Span, Volume};
+use crate::{Error, Kind, Span, Volume};
 
 /// Why a volume cannot be used as a tape.
 #[derive(Debug, thiserror::Error)]
@@ -44,21 +42,7 @@ impl From<TapeError> for OpenError {
 impl Tape {
     /// Opens the tape on `volume`, at its beginning. A volume of zeroes is a blank tape, whose name will be `new_id`.
     pub async fn open(volume: Arc<dyn Volume>, new_id: u64) -> Result<Self, OpenError> {
-        let shape = volume.shape();
-        if shape.size < SIZE_MIN {
-            return Err(OpenError::Small);
-        }
-        if u64::from(shape.block_size) != UNIT {
-            return Err(OpenError::Blocks);
-        }
-        let mut copies = Vec::new();
-        for at in LABELS {
-            copies.push(Label::decode(&volume.read(Span::new(at, UNIT)).await?));
-        }
-        let label = newest(&copies, new_id)?;
-        if label.end.at > shape.size {
-            return Err(OpenError::Damaged);
-        }
+        let label = label_of(&*volume, new_id).await?;
         let mut tape = Self::labelled(volume, label);
         tape.find_end().await?;
         Ok(tape)
@@ -83,26 +67,46 @@ impl Tape {
     /// that is not, or is from an earlier run of writing, is the torn tail of the last run: nothing of it was acknowledged
     /// as stable, or the label would name an end behind it.
     async fn find_end(&mut self) -> TapeResult<()> {
-        while let Some(end) = self.record_behind_end().await? {
+        let mut likely = 0;
+        while let Some((header, sum)) = self.record_behind_end(likely).await? {
+            let end = header.after(sum);
             self.unstable += end.at - self.end.at;
-            self.end = end;
+            (self.end, likely) = (end, header.len);
         }
         Ok(())
     }
 
-    async fn record_behind_end(&self) -> TapeResult<Option<Place>> {
-        let is_next =
-            |header: &Header| header.place == self.end && header.epoch == self.label.epoch;
-        let behind = async {
-            let (header, sum) = self.header(self.end.at, is_next).await?;
-            self.data(&header, Bytes::new()).await?;
-            Ok(header.after(sum))
-        };
-        match behind.await {
-            Ok(place) => Ok(Some(place)),
+    async fn record_behind_end(&self, likely: u32) -> TapeResult<Option<(Header, u32)>> {
+        match self.record(&self.end, self.capacity(), likely).await {
+            Ok((header, sum, _)) => Ok((header.epoch == self.label.epoch).then_some((header, sum))),
             Err(TapeError::Damaged { .. }) => Ok(None),
             Err(why) => Err(why),
         }
+    }
+}
+
+/// The label of the tape on `volume`.
+async fn label_of(volume: &dyn Volume, new_id: u64) -> Result<Label, OpenError> {
+    let shape = volume.shape();
+    if shape.size < SIZE_MIN {
+        return Err(OpenError::Small);
+    }
+    if u64::from(shape.block_size) != UNIT {
+        return Err(OpenError::Blocks);
+    }
+    let mut copies = Vec::new();
+    for at in LABELS {
+        copies.push(match volume.read(Span::new(at, UNIT)).await {
+            Ok(unit) => Label::decode(&unit),
+            // A bad sector costs one copy.
+            Err(error) if matches!(error.kind, Kind::Medium | Kind::Integrity) => Found::Damaged,
+            Err(error) => return Err(error.into()),
+        });
+    }
+    let label = newest(&copies, new_id)?;
+    match label.end.at <= shape.size {
+        true => Ok(label),
+        false => Err(OpenError::Damaged),
     }
 }
 

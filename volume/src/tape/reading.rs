@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 
-use super::format::{self, Header, Kind};
+use super::format::{self, Header, Kind, Place, UNIT};
 use super::{Tape, TapeError, TapeResult};
-use crate::Span;
 
 /// What the head came upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ impl Tape {
         if self.at.object >= self.end.object {
             return Ok(Read::EndOfData);
         }
-        match self.next_record(likely).await {
+        match self.record(&self.at, self.end.at, likely).await {
             Ok((header, sum, data)) => {
                 self.at = header.after(sum);
                 Ok(match header.kind {
@@ -42,15 +41,28 @@ impl Tape {
         }
     }
 
-    async fn next_record(&self, likely: u32) -> TapeResult<(Header, u32, Bytes)> {
-        let place = &self.at;
-        let most = self.end.at.min(self.capacity()).saturating_sub(place.at);
+    /// The record at `place`, which ends before byte `limit`, and its header's checksum.
+    pub(super) async fn record(
+        &self,
+        place: &Place,
+        limit: u64,
+        likely: u32,
+    ) -> TapeResult<(Header, u32, Bytes)> {
+        let at = place.at;
+        let most = limit.min(self.capacity()).saturating_sub(at);
+        if most < UNIT {
+            return Err(TapeError::damaged(at));
+        }
         let len = Header::size(likely.min(format::BLOCK_MAX)).min(most);
-        let read = self.volume.read(Span::new(place.at, len)).await?;
+        let read = match self.read_of(at, len).await {
+            // What cannot be read may be of the records behind a shorter one.
+            Err(TapeError::Damaged { .. }) if len > UNIT => self.read_of(at, UNIT).await?,
+            read => read?,
+        };
         // That it is chained to the record before shows that neither is from another time.
-        let is_next = |header: &Header| header.place == *place && self.is_own(header, place.at);
+        let is_next = |header: &Header| header.place == *place && self.is_own(header, at);
         let found = Header::decode(&read).filter(|(header, _)| is_next(header));
-        let (header, sum) = found.ok_or(TapeError::Damaged { at: place.at })?;
+        let (header, sum) = found.ok_or_else(|| TapeError::damaged(at))?;
         let data = self.data(&header, read).await?;
         Ok((header, sum, data))
     }

@@ -347,7 +347,7 @@ fn flipped_bit_is_never_silent() {
         let mut tape = open(Arc::new(Faulty::holding(bytes, 512)));
         match contents(&mut tape) {
             Ok(found) => assert_eq!(found, items, "byte {at}"),
-            Err(TapeError::Damaged { at: record }) => {
+            Err(TapeError::Damaged { at: record, .. }) => {
                 met += 1;
                 let flipped = record as usize..record as usize + Header::size(2500) as usize;
                 assert!(flipped.contains(&at), "byte {at} is blamed on {record}");
@@ -390,7 +390,7 @@ fn write_that_was_dropped_is_noticed() {
     now(volume.write(FIRST, stale, Durability::Volatile)).unwrap();
     let mut tape = open(volume);
     let error = contents(&mut tape).unwrap_err();
-    assert!(matches!(error, TapeError::Damaged { at } if at == FIRST + 1024), "{error}");
+    assert!(matches!(error, TapeError::Damaged { at, .. } if at == FIRST + 1024), "{error}");
 }
 
 #[test]
@@ -515,4 +515,35 @@ fn tape_that_takes_no_writes_is_moved_and_read_after_a_crash() {
     now(tape.sync()).unwrap();
     assert_eq!(contents(&mut tape).unwrap(), items);
     assert!(!tape.has_failed());
+}
+
+#[test]
+fn sector_that_cannot_be_read_costs_what_is_in_it() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    let items: Vec<_> = (0..8).map(|number| Item::Block(vec![number; 700])).collect();
+    items.iter().for_each(|item| put(&mut tape, item).unwrap());
+    now(tape.sync()).unwrap();
+    let (end, bytes) = (tape.end().at, disk.contents());
+    for unreadable in (0..=end).step_by(UNIT as usize) {
+        let worn = Worn::of(bytes.clone(), false, Some(unreadable));
+        let mut tape = open(worn);
+        let bad = unreadable.checked_sub(FIRST).map(|at| (at / Header::size(700)) as usize);
+        let (mut found, mut damaged) = (Vec::new(), None);
+        loop {
+            let object = tape.place().object as usize;
+            match now(tape.read(1 << 16)) {
+                Ok(Read::Block(data)) => found.push(Item::Block(data.to_vec())),
+                Ok(Read::Mark) => panic!("there is none"),
+                Ok(Read::EndOfData) => break,
+                Err(TapeError::Damaged { .. }) => damaged = Some(object),
+                Err(why) => panic!("byte {unreadable}: {why}"),
+            }
+            assert!(tape.place().object as usize > object, "byte {unreadable}");
+        }
+        let bad = bad.filter(|bad| *bad < items.len());
+        let mut whole = items.clone();
+        bad.map(|bad| whole.remove(bad));
+        assert_eq!((found, damaged), (whole, bad), "byte {unreadable}");
+    }
 }
