@@ -21,6 +21,9 @@ const LABEL_MAGIC: [u8; 8] = *b"LHTAPE\r\n";
 const RECORD_MAGIC: [u8; 4] = *b"LHtr";
 const VERSION: u32 = 1;
 
+/// No tape has counted its labels or its runs of writing as far as this.
+const COUNT_MAX: u64 = 1 << 63;
+
 /// A place between two records, and what precedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -42,6 +45,18 @@ impl Place {
     /// The beginning of the tape.
     pub const BEGINNING: Self =
         Self { at: FIRST, object: 0, marks: 0, previous: 0, previous_sum: 0, last_mark: 0 };
+
+    /// Whether any tape has such a place: each record before it takes room. What is reckoned from one that has passed this
+    /// does not overflow, whoever has written it.
+    const fn is_possible(&self) -> bool {
+        let Self { at, object, marks, previous, last_mark, .. } = *self;
+        at >= FIRST
+            && at.is_multiple_of(UNIT)
+            && object <= (at - FIRST) / UNIT
+            && marks <= object
+            && previous < at
+            && last_mark <= previous
+    }
 
     fn put(&self, to: &mut BytesMut) {
         for field in [self.at, self.object, self.marks, self.previous, self.last_mark] {
@@ -108,7 +123,12 @@ impl Label {
             return Found::Version(version);
         }
         let [sequence, tape, epoch] = [(); 3].map(|()| fields.u64());
-        Found::Label(Self { sequence, tape, epoch, end: Place::get(&mut fields) })
+        let end = Place::get(&mut fields);
+        let is_possible = end.is_possible() && sequence < COUNT_MAX && epoch < COUNT_MAX;
+        match is_possible {
+            true => Found::Label(Self { sequence, tape, epoch, end }),
+            false => Found::Damaged,
+        }
     }
 }
 
@@ -221,7 +241,7 @@ impl Header {
         let place = Place::get(&mut fields);
         let [skip, mark_skip] = [(); 2].map(|()| fields.u64());
         let header = Self { kind, len, data_sum, tape, epoch, place, skip, mark_skip };
-        (len <= BLOCK_MAX).then_some((header, sum))
+        (len <= BLOCK_MAX && place.is_possible()).then_some((header, sum))
     }
 }
 
@@ -258,7 +278,7 @@ mod tests {
     use super::*;
 
     const PLACE: Place =
-        Place { at: 0x2200, object: 3, marks: 1, previous: 0x2000, previous_sum: 7, last_mark: 9 };
+        Place { at: 0x2600, object: 3, marks: 1, previous: 0x2400, previous_sum: 7, last_mark: 9 };
 
     #[test]
     fn label_is_read_back_and_its_damage_found() {

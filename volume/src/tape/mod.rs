@@ -142,18 +142,19 @@ impl Tape {
         self.volume.shape().read_only
     }
 
-    /// The header of the record at byte `at`, which is the one that is wanted, and its checksum.
+    /// The header of the record at byte `at` before the end, which is the one that is wanted, and its checksum.
     async fn header(
         &self,
         at: u64,
         is_wanted: impl Fn(&Header) -> bool,
     ) -> TapeResult<(Header, u32)> {
-        if at < FIRST || !at.is_multiple_of(UNIT) || at + UNIT > self.capacity() {
+        if at < FIRST || !at.is_multiple_of(UNIT) || at >= self.end.at {
             return Err(TapeError::damaged(at));
         }
         let unit = self.read_of(at, UNIT).await?;
-        let found = Header::decode(&unit)
-            .filter(|(header, _)| self.is_own(header, at) && is_wanted(header));
+        let found = Header::decode(&unit).filter(|(header, sum)| {
+            self.is_own(header, at) && self.holds(&header.after(*sum)) && is_wanted(header)
+        });
         found.ok_or_else(|| TapeError::damaged(at))
     }
 
@@ -164,6 +165,13 @@ impl Tape {
             Kind::Medium | Kind::Integrity => TapeError::Damaged { at, source: Some(error) },
             _ => TapeError::Volume(error),
         })
+    }
+
+    /// Whether a place that a record tells of is on the tape, as far as its end says. Checksums do not keep anybody from
+    /// writing another one.
+    const fn holds(&self, place: &Place) -> bool {
+        let end = &self.end;
+        place.at <= end.at && place.object <= end.object && place.marks <= end.marks
     }
 
     /// Whether a header that was found at byte `at` was written there, to this tape.

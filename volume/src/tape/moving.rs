@@ -1,7 +1,7 @@
 //! Moving the head without reading data: along the ways that each record has to earlier ones.
 
 use super::format::{Header, Kind, Place, skip_target};
-use super::{Tape, TapeResult};
+use super::{Tape, TapeError, TapeResult};
 
 /// Where the head came to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,9 @@ impl Tape {
             Some(last) => Some(self.find_mark(last).await?.0.place),
             None => None,
         };
-        let over = self.at.object - last.map_or(0, |mark| mark.object + 1);
+        let behind_last = last.map_or(0, |mark| mark.object + 1);
+        let over = self.at.object.checked_sub(behind_last);
+        let over = over.ok_or_else(|| TapeError::damaged(self.at.last_mark))?;
         if count <= over {
             return self.locate(self.at.object - count).await;
         }

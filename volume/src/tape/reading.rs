@@ -24,13 +24,14 @@ impl Tape {
             return Ok(Read::EndOfData);
         }
         match self.record(&self.at, self.end.at, likely).await {
-            Ok((header, sum, data)) => {
+            Ok((header, sum, data)) if self.holds(&header.after(sum)) => {
                 self.at = header.after(sum);
                 Ok(match header.kind {
                     Kind::Block => Read::Block(data),
                     Kind::Mark => Read::Mark,
                 })
             }
+            Ok((header, ..)) => Err(TapeError::damaged(header.place.at)),
             Err(why @ TapeError::Damaged { .. }) => {
                 if let Ok(behind) = self.find(self.at.object + 1).await {
                     self.at = behind;

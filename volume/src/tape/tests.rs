@@ -547,3 +547,62 @@ fn sector_that_cannot_be_read_costs_what_is_in_it() {
         assert_eq!((found, damaged), (whole, bad), "byte {unreadable}");
     }
 }
+
+/// Checksums keep nobody from making a tape that contradicts itself.
+#[test]
+fn forged_tape_does_no_harm() {
+    for seed in 0..600 {
+        let mut random = Random::new(seed);
+        let disk = Arc::new(Faulty::new(SIZE, 512));
+        let mut tape = open(Arc::<Faulty>::clone(&disk));
+        (0..20).for_each(|_| put(&mut tape, &any_item(&mut random)).unwrap());
+        now(tape.sync()).unwrap();
+        let mut bytes = disk.contents();
+        for _ in 0..1 + random.index(6) {
+            forge(&mut bytes, tape.end().at, &mut random);
+        }
+        let volume: Arc<dyn Volume> = Arc::new(Faulty::holding(bytes, 512));
+        let Ok(mut tape) = now(Tape::open(volume, 1)) else { continue };
+        for _ in 0..40 {
+            use_somehow(&mut tape, &mut random);
+        }
+    }
+}
+
+/// Changes a field of a label or of a record, and makes the checksum right again.
+fn forge(bytes: &mut [u8], end: u64, random: &mut Random) {
+    let number = match random.below(4) {
+        0 => random.below(24),
+        1 => random.below(end),
+        2 => random.below(end / 512) * 512,
+        _ => u64::MAX - random.below(3),
+    };
+    let units = format::LABELS.len() as u64 + (end - FIRST) / UNIT;
+    let (at, len, fields) = match random.below(units) as usize {
+        unit @ ..2 => (format::LABELS[unit] as usize, 512, [12, 20, 28, 36, 44, 52, 60, 68]),
+        unit => (FIRST as usize + (unit - 2) * 512, 128, [8, 24, 32, 40, 48, 56, 76, 84]),
+    };
+    let unit = &mut bytes[at..at + len];
+    let field = fields[random.index(fields.len())];
+    unit[field..field + 8].copy_from_slice(&number.to_le_bytes());
+    let sum = format::crc32c(&unit[..len - 4]);
+    unit[len - 4..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Does something that a client may ask for; it may fail.
+fn use_somehow(tape: &mut Tape, random: &mut Random) {
+    let count = [random.below(9), random.below(1 << 40), u64::MAX][random.index(3)];
+    let _ = match random.below(11) {
+        0 => now(tape.space_blocks(count)).map(drop),
+        1 => now(tape.space_blocks_back(count)).map(drop),
+        2 => now(tape.space_marks(count)).map(drop),
+        3 => now(tape.space_marks_back(count)).map(drop),
+        4 => now(tape.locate(count)).map(drop),
+        5 => now(tape.locate_file(count)).map(drop),
+        6 => now(tape.sync()),
+        7 if random.below(5) == 0 => put(tape, &any_item(random)),
+        8 if random.below(9) == 0 => now(tape.erase()),
+        _ => now(tape.read(random.below(5000) as u32)).map(drop),
+    };
+    assert!(tape.remaining() <= SIZE && tape.place().at <= SIZE);
+}
