@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use super::format::{Found, Header, LABELS, Label, Place, UNIT};
-use super::writing::Ways;
+use super::format::{BLOCK_MAX, Found, Header, LABELS, Label, Place, UNIT};
+use super::writing::{UNSTABLE_MAX, Ways};
 use super::{SIZE_MIN, Tape, TapeError, TapeResult};
 use crate::{Error, Kind, Span, Volume};
+
+/// The most that a drive leaves behind the end that the label names.
+const BEHIND_MAX: u64 = UNSTABLE_MAX + Header::size(BLOCK_MAX);
 
 /// Why a volume cannot be used as a tape.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,17 @@ pub enum OpenError {
     /// Neither copy of the label can be used.
     #[error("both labels of the tape are damaged")]
     Damaged,
+    /// The volume ends before the recorded data do.
+    #[error("the tape is cut off: its data go to byte {end}, and it has {size} bytes")]
+    CutOff {
+        /// Where the data end.
+        end: u64,
+        /// The size of the volume.
+        size: u64,
+    },
+    /// There are records behind the end that the label names which no drive leaves there.
+    #[error("more lies behind the end that the label of the tape names than a drive leaves there")]
+    Unlabelled,
 }
 
 impl From<TapeError> for OpenError {
@@ -48,6 +62,11 @@ impl Tape {
         Ok(tape)
     }
 
+    /// Whether there is a tape on `volume`, or may be: tells what [`open`](Self::open) does without a look at the records.
+    pub async fn check(volume: &dyn Volume) -> Result<(), OpenError> {
+        label_of(volume, 0).await.map(drop)
+    }
+
     fn labelled(volume: Arc<dyn Volume>, label: Label) -> Self {
         let (ways, mark_ways) = (Ways::default(), Ways::default());
         Self {
@@ -66,12 +85,15 @@ impl Tape {
     /// Goes on from the end that the label names over the records that were written behind it and are whole. The first
     /// that is not, or is from an earlier run of writing, is the torn tail of the last run: nothing of it was acknowledged
     /// as stable, or the label would name an end behind it.
-    async fn find_end(&mut self) -> TapeResult<()> {
+    async fn find_end(&mut self) -> Result<(), OpenError> {
         let mut likely = 0;
         while let Some((header, sum)) = self.record_behind_end(likely).await? {
             let end = header.after(sum);
             self.unstable += end.at - self.end.at;
             (self.end, likely) = (end, header.len);
+            if self.unstable > BEHIND_MAX {
+                return Err(OpenError::Unlabelled);
+            }
         }
         Ok(())
     }
@@ -106,7 +128,7 @@ async fn label_of(volume: &dyn Volume, new_id: u64) -> Result<Label, OpenError> 
     let label = newest(&copies, new_id)?;
     match label.end.at <= shape.size {
         true => Ok(label),
-        false => Err(OpenError::Damaged),
+        false => Err(OpenError::CutOff { end: label.end.at, size: shape.size }),
     }
 }
 

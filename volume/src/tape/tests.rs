@@ -606,3 +606,31 @@ fn use_somehow(tape: &mut Tape, random: &mut Random) {
     };
     assert!(tape.remaining() <= SIZE && tape.place().at <= SIZE);
 }
+
+/// Marks alone are made stable after so many bytes, too: a drive that opens the tape has little to read.
+#[test]
+fn little_is_left_behind_the_end_that_the_label_names() {
+    let volume: Arc<dyn Volume> = Arc::new(Memory::new(10 << 20, 512));
+    let mut tape = open(Arc::clone(&volume));
+    for _ in 0..3 * writing::UNSTABLE_MAX / UNIT {
+        put(&mut tape, &Item::Mark).unwrap();
+    }
+    assert!(tape.label.end.at > 2 * writing::UNSTABLE_MAX);
+    let block = Item::Block(vec![7; 1 << 20]);
+    while put(&mut tape, &block).is_ok() {}
+    // More than that is nothing that a drive has left.
+    let label = Label { end: Place::BEGINNING, ..tape.label };
+    now(tape.put_label(label)).unwrap();
+    assert!(matches!(now(Tape::open(volume, 1)), Err(OpenError::Unlabelled)));
+}
+
+#[test]
+fn tape_that_is_cut_off_is_told_from_a_damaged_one() {
+    let disk = Arc::new(Faulty::new(3 * SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    put(&mut tape, &Item::Block(vec![1; 2 << 20])).unwrap();
+    now(tape.sync()).unwrap();
+    let cut = disk.contents()[..SIZE as usize].to_vec();
+    let opened = now(Tape::open(Arc::new(Faulty::holding(cut, 512)), 1));
+    assert!(matches!(opened, Err(OpenError::CutOff { size: SIZE, .. })));
+}

@@ -8,7 +8,7 @@ use crate::{Durability, Span};
 
 /// How much is written before the label is written anew, if nobody asks for it before: what is behind the end that it names
 /// is read when the tape is opened, and may be lost in a crash.
-const UNSTABLE_MAX: u64 = 1 << 30;
+pub(super) const UNSTABLE_MAX: u64 = if cfg!(test) { 1 << 18 } else { 1 << 30 };
 
 /// The records on the way that the last one has to the first, the last one behind the others.
 #[derive(Clone, Debug, Default)]
@@ -41,8 +41,7 @@ impl Tape {
         if self.at.at + Header::size(len) > self.capacity() - MARKS_RESERVE {
             return Err(TapeError::Full);
         }
-        self.append(Kind::Block, len, data).await?;
-        if self.unstable >= UNSTABLE_MAX { self.sync().await } else { Ok(()) }
+        self.append(Kind::Block, len, data).await
     }
 
     /// Writes a file mark at the head, likewise.
@@ -59,7 +58,7 @@ impl Tape {
 
     /// Makes stable what was written, and where it ends.
     pub async fn sync(&mut self) -> TapeResult<()> {
-        self.check()?;
+        self.still_whole()?;
         // Of a tape that takes no writes nothing is, but what a crash has left behind the end that the label names.
         if self.unstable == 0 || self.is_read_only() {
             return Ok(());
@@ -88,7 +87,7 @@ impl Tape {
         self.begin().await
     }
 
-    const fn check(&self) -> TapeResult<()> {
+    const fn still_whole(&self) -> TapeResult<()> {
         if self.has_failed { Err(TapeError::Failed) } else { Ok(()) }
     }
 
@@ -126,7 +125,7 @@ impl Tape {
 
     /// Writes the label, the first copy before the second one. Both are stable then: if one is lost, the other one names the
     /// same end, and what is damaged before it is not taken for a torn tail.
-    async fn put_label(&self, label: Label) -> TapeResult<Label> {
+    pub(super) async fn put_label(&self, label: Label) -> TapeResult<Label> {
         let label = Label { sequence: self.label.sequence + 1, ..label };
         let bytes = label.encode();
         for at in LABELS {
@@ -158,7 +157,7 @@ impl Tape {
     }
 
     async fn append(&mut self, kind: Kind, len: u32, data: &[Bytes]) -> TapeResult<()> {
-        self.check()?;
+        self.still_whole()?;
         self.begin().await?;
         let place = self.at;
         let mut record = BytesMut::with_capacity(Header::size(len) as usize);
@@ -177,7 +176,7 @@ impl Tape {
         }
         self.at = header.after(sum);
         self.end = self.at;
-        Ok(())
+        if self.unstable >= UNSTABLE_MAX { self.sync().await } else { Ok(()) }
     }
 
     fn next_header(&self, kind: Kind, len: u32, data_sum: u32) -> Header {

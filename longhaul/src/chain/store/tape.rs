@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use volume::Volume;
 use volume::store::memory::Memory;
-use volume::tape::{SIZE_MIN, Tape};
+use volume::tape::{OpenError, SIZE_MIN, Tape};
 
 use super::{Store, file_options, retry_while_locked};
 use crate::chain::OpenOptions;
 use crate::chain::created_file::CreatedFile;
 use crate::explain::explain;
-use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::size::Size;
 use crate::store::abilities::Opened;
 use crate::store::file;
@@ -44,7 +44,7 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
     let mut opened = opened.opened("tape");
     // A tape is as long as it was made.
     opened.abilities.grow = None;
-    refuse_foreign(uri, &opened.volume).await?;
+    refuse_foreign(uri, &*opened.volume).await?;
     let mut store = Store::new("tape", opened);
     if let (true, Some(close)) = (made, &store.opened.abilities.close) {
         store.made = CreatedFile::new(path, close);
@@ -52,10 +52,16 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
     Ok(store)
 }
 
-/// Refuses a file that is no tape, before a client finds that out.
-async fn refuse_foreign(uri: &Uri, volume: &Arc<dyn Volume>) -> Outcome {
-    let tape = Tape::open(Arc::clone(volume), 0).await;
-    tape.map(drop).or_fail(|| format!("cannot use {uri}"))
+/// Refuses a file that is no tape, before a client finds that out. Its records are left to whoever uses it first: what a
+/// crash has left may take long to read.
+async fn refuse_foreign(uri: &Uri, volume: &dyn Volume) -> Outcome {
+    let what = || format!("cannot use {uri}");
+    Tape::check(volume).await.map_err(|why| match why {
+        OpenError::CutOff { .. } => Failure::new(what())
+            .because(why)
+            .hint("`truncate` makes it as long as it was; then what is left of it can be read"),
+        why => Failure::new(what()).because(why),
+    })
 }
 
 #[cfg(test)]
