@@ -1,6 +1,6 @@
 //! Moving the head without reading data: along the ways that each record has to earlier ones.
 
-use super::format::{Header, Kind, Place, skip_target};
+use super::format::{BLOCK_MAX, FIRST, Header, Kind, Place, UNIT, skip_target};
 use super::{Tape, TapeError, TapeResult};
 
 /// Where the head came to rest.
@@ -129,11 +129,24 @@ impl Tape {
         if object == self.end.object {
             return Ok(self.end);
         }
+        if object == 0 {
+            return Ok(Place::BEGINNING);
+        }
         // Where the head is nearer, it is gone back from there.
         let from = if object < self.at.object { &self.at } else { &self.end };
         let (mut number, mut at) = (from.object - 1, from.previous);
         loop {
-            let (header, _) = self.header(at, |found| found.place.object == number).await?;
+            let header = match self.header(at, |found| found.place.object == number).await {
+                Ok((header, _)) => header,
+                Err(why) => {
+                    let (before, sum) = self.before(why, at, |it| it.object == number).await?;
+                    if number == object {
+                        return Ok(before.after(sum));
+                    }
+                    (number, at) = (number - 1, before.place.at);
+                    continue;
+                }
+            };
             if number == object {
                 return Ok(header.place);
             }
@@ -151,7 +164,15 @@ impl Tape {
         let (mut number, mut at) = (from.marks - 1, from.last_mark);
         loop {
             let is_mark = |found: &Header| found.kind == Kind::Mark && found.place.marks == number;
-            let (header, sum) = self.header(at, is_mark).await?;
+            let (header, sum) = match self.header(at, is_mark).await {
+                Ok(found) => found,
+                Err(why) if number == mark => return Err(why),
+                Err(why) => {
+                    let (before, sum) = self.before(why, at, |it| it.marks == number).await?;
+                    (number, at) = (number - 1, before.after(sum).last_mark);
+                    continue;
+                }
+            };
             if number == mark {
                 return Ok((header, sum));
             }
@@ -161,5 +182,37 @@ impl Tape {
                 false => (number - 1, header.place.last_mark),
             };
         }
+    }
+    /// The header of the record before the one at byte `at`, which is damaged as `why` says and whose place `is_expected`,
+    /// and its checksum. What leads over the damaged one to those before it is lost: the one that ends there is looked for.
+    async fn before(
+        &self,
+        why: TapeError,
+        at: u64,
+        is_expected: impl Fn(&Place) -> bool,
+    ) -> TapeResult<(Header, u32)> {
+        const PIECE: u64 = 64 << 10;
+        if !matches!(why, TapeError::Damaged { .. }) || at >= self.end.at {
+            return Err(why);
+        }
+        let first = at.saturating_sub(Header::size(BLOCK_MAX)).max(FIRST);
+        let is_it = |(header, sum): &(Header, u32)| {
+            let after = header.after(*sum);
+            self.is_own(header, header.place.at) && after.at == at && is_expected(&after)
+        };
+        let mut to = at;
+        while to > first {
+            let from = to.saturating_sub(PIECE).max(first);
+            let units = self.read_of(from, to - from).await.unwrap_or_default();
+            let mut starts = (from..to).step_by(UNIT as usize).zip(units.chunks(UNIT as usize));
+            let found = starts.find_map(|(start, unit)| {
+                Header::decode(unit).filter(|(header, _)| header.place.at == start).filter(is_it)
+            });
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            to = from;
+        }
+        Err(why)
     }
 }

@@ -634,3 +634,46 @@ fn tape_that_is_cut_off_is_told_from_a_damaged_one() {
     let opened = now(Tape::open(Arc::new(Faulty::holding(cut, 512)), 1));
     assert!(matches!(opened, Err(OpenError::CutOff { size: SIZE, .. })));
 }
+
+/// One damaged header keeps nobody from any other record, and from writing behind the last one.
+#[test]
+fn damaged_header_costs_its_own_record_only() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let mut tape = open(Arc::<Faulty>::clone(&disk));
+    let items: Vec<_> = (0..70)
+        .map(|number| if number % 2 == 1 { Item::Mark } else { Item::Block(vec![number; 1500]) })
+        .collect();
+    let mut places = Vec::new();
+    for item in &items {
+        places.push(tape.place());
+        put(&mut tape, item).unwrap();
+    }
+    now(tape.sync()).unwrap();
+    let bytes = disk.contents();
+    for damaged in 0..items.len() {
+        let mut bytes = bytes.clone();
+        bytes[places[damaged].at as usize + 20] ^= 1;
+        let mut tape = open(Arc::new(Faulty::holding(bytes, 512)));
+        for (object, place) in places.iter().enumerate() {
+            for from in [0, items.len() as u64] {
+                now(tape.locate(from)).unwrap();
+                assert_eq!(now(tape.locate(object as u64)).unwrap(), Moved::There, "{damaged}");
+                assert_eq!(tape.place(), *place, "{damaged}");
+            }
+            if items[object] == Item::Mark && object != damaged {
+                tape.rewind();
+                let file = place.marks + 1;
+                assert_eq!(now(tape.space_marks(file)).unwrap(), Moved::There, "{damaged}");
+                assert_eq!(tape.place().object, object as u64 + 1);
+            }
+        }
+        tape.go_to_end();
+        for _ in 0..60 {
+            put(&mut tape, &Item::Mark).unwrap_or_else(|why| panic!("{damaged}: {why}"));
+        }
+        for file in 40..90 {
+            assert_eq!(now(tape.locate_file(file)).unwrap(), Moved::There, "{damaged}");
+            assert_eq!(tape.place().marks, file);
+        }
+    }
+}

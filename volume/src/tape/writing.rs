@@ -141,14 +141,26 @@ impl Tape {
         while let Some((number, at)) = next {
             ways.push((number, at));
             let is_it = |found: &Header| found.place.object == number;
-            let skip = self.header(at, is_it).await?.0.skip;
+            let skip = match self.header(at, is_it).await {
+                Ok((header, _)) => header.skip,
+                // It is found without this one.
+                Err(TapeError::Damaged { .. }) => self.find(skip_target(number)).await?.at,
+                Err(why) => return Err(why),
+            };
             next = (number > 0).then(|| (skip_target(number), skip));
         }
         let mut next = self.at.marks.checked_sub(1).map(|number| (number, self.at.last_mark));
         while let Some((number, at)) = next {
             mark_ways.push((number, at));
             let is_it = |found: &Header| found.kind == Kind::Mark && found.place.marks == number;
-            let skip = self.header(at, is_it).await?.0.mark_skip;
+            let skip = match self.header(at, is_it).await {
+                Ok((header, _)) => header.mark_skip,
+                Err(TapeError::Damaged { .. }) if number > 0 => {
+                    self.find_mark(skip_target(number)).await?.0.place.at
+                }
+                Err(TapeError::Damaged { .. }) => 0,
+                Err(why) => return Err(why),
+            };
             next = (number > 0).then(|| (skip_target(number), skip));
         }
         ways.reverse();
