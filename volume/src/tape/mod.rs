@@ -48,6 +48,8 @@ pub struct Tape {
     /// Ways to earlier records, and to file marks, from the last one that was written.
     ways: Ways,
     mark_ways: Ways,
+    /// The longest block of this run of writing.
+    longest: u32,
     /// Something that was written could not be made stable.
     has_failed: bool,
 }
@@ -121,7 +123,9 @@ impl Tape {
     fn warning_at(&self) -> u64 {
         let size = self.capacity();
         // A client has a few blocks on their way.
-        size - (size / 64).clamp(2 * MARKS_RESERVE, 256 << 20)
+        let zone = (size / 64).clamp(2 * MARKS_RESERVE, 256 << 20);
+        // Who is warned by a long block has room for another one: that one may have been on its way.
+        size.saturating_sub(zone.max(MARKS_RESERVE + 2 * Header::size(self.longest)))
     }
 
     /// How many bytes of records there is room for before the early warning, from the head on.

@@ -78,6 +78,7 @@ impl Tape {
             is_writing: false,
             ways,
             mark_ways,
+            longest: 0,
             has_failed: false,
         }
     }

@@ -677,3 +677,21 @@ fn damaged_header_costs_its_own_record_only() {
         }
     }
 }
+
+/// Whatever the lengths of tape and blocks are, who is warned can write another block, and file marks behind it.
+#[test]
+fn warning_comes_while_another_block_fits() {
+    for (size, len) in
+        [(1, 100), (1, 9000), (1, 200_000), (1, 310_000), (3, 900_000), (40, 8 << 20)]
+    {
+        let mut tape = open(Arc::new(Memory::new(size << 20, 512)));
+        let block = Bytes::from(vec![1; len]);
+        while !tape.is_in_early_warning() {
+            now(tape.write(&[block.clone()])).unwrap_or_else(|why| panic!("{size} {len}: {why}"));
+        }
+        now(tape.write(&[block])).unwrap_or_else(|why| panic!("{size} {len}: {why}"));
+        for _ in 0..MARKS_RESERVE / UNIT {
+            now(tape.write_mark()).unwrap();
+        }
+    }
+}

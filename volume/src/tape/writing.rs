@@ -109,7 +109,7 @@ impl Tape {
                 return Err(why);
             }
         }
-        (self.end, self.is_writing) = (self.at, true);
+        (self.end, self.is_writing, self.longest) = (self.at, true, 0);
         (self.ways, self.mark_ways) = (ways, mark_ways);
         self.release(was).await;
         Ok(())
@@ -187,7 +187,7 @@ impl Tape {
             self.mark_ways.push(place.marks, place.at);
         }
         self.at = header.after(sum);
-        self.end = self.at;
+        (self.end, self.longest) = (self.at, self.longest.max(len));
         if self.unstable >= UNSTABLE_MAX { self.sync().await } else { Ok(()) }
     }
 
