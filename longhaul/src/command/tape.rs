@@ -197,7 +197,7 @@ async fn import_file(tape: &mut Tape, path: &Path, block: usize) -> Outcome<u64>
     .await;
     if written.is_err() {
         tape.locate(begun).await.or_fail(what)?;
-        tape.erase().await.or_fail(what)?;
+        tape.erase(false).await.or_fail(what)?;
     }
     written
 }

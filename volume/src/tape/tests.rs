@@ -233,7 +233,7 @@ fn erase_ends_the_tape_at_the_head() {
         put(&mut tape, &Item::Block(vec![number; 3])).unwrap();
     }
     now(tape.locate(4)).unwrap();
-    now(tape.erase()).unwrap();
+    now(tape.erase(false)).unwrap();
     assert_eq!(contents(&mut tape).unwrap().len(), 4);
     let mut again = open(Arc::clone(&tape.volume));
     assert_eq!(contents(&mut again).unwrap().len(), 4);
@@ -601,7 +601,7 @@ fn use_somehow(tape: &mut Tape, random: &mut Random) {
         5 => now(tape.locate_file(count)).map(drop),
         6 => now(tape.sync()),
         7 if random.below(5) == 0 => put(tape, &any_item(random)),
-        8 if random.below(9) == 0 => now(tape.erase()),
+        8 if random.below(9) == 0 => now(tape.erase(false)),
         _ => now(tape.read(random.below(5000) as u32)).map(drop),
     };
     assert!(tape.remaining() <= SIZE && tape.place().at <= SIZE);
@@ -693,5 +693,23 @@ fn warning_comes_while_another_block_fits() {
         for _ in 0..MARKS_RESERVE / UNIT {
             now(tape.write_mark()).unwrap();
         }
+    }
+}
+
+#[test]
+fn erase_of_all_leaves_nothing_of_earlier_recordings() {
+    for all in [false, true] {
+        let mut tape = blank();
+        (0..9).for_each(|_| put(&mut tape, &Item::Block(vec![0x5A; 3000])).unwrap());
+        // A shorter recording ends before them, and the space is not given back.
+        let label = tape.label;
+        now(tape.volume.write(0, Label::blank(7).encode(), Durability::Durable)).unwrap();
+        now(tape.volume.write(4096, Label::blank(7).encode(), Durability::Durable)).unwrap();
+        assert_ne!(label.tape, 7);
+        let mut again = open(Arc::clone(&tape.volume));
+        assert_eq!(again.end(), Place::BEGINNING);
+        now(again.erase(all)).unwrap();
+        let bytes = now(tape.volume.read(Span::new(FIRST, 54 * UNIT))).unwrap();
+        assert_eq!(bytes.contains(&0x5A), !all);
     }
 }

@@ -4,7 +4,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::format::{BLOCK_MAX, HEADER, Header, Kind, LABELS, Label, UNIT, crc32c, skip_target};
 use super::{MARKS_RESERVE, Tape, TapeError, TapeResult};
-use crate::{Durability, Span};
+use crate::{Durability, Space, Span};
 
 /// How much is written before the label is written anew, if nobody asks for it before: what is behind the end that it names
 /// is read when the tape is opened, and may be lost in a crash.
@@ -80,11 +80,18 @@ impl Tape {
         }
     }
 
-    /// Ends the recorded data at the head, and gives back the space behind.
-    pub async fn erase(&mut self) -> TapeResult<()> {
+    /// Ends the recorded data at the head, and gives back the space behind. With `all`, that is also the space of what was
+    /// recorded there earlier, if the volume gives it back as zeroes: then nothing of it can be read any more.
+    pub async fn erase(&mut self, all: bool) -> TapeResult<()> {
         self.sync().await?;
         self.is_writing = false;
-        self.begin().await
+        self.begin().await?;
+        let rest = self.capacity() - self.end.at;
+        if all && rest > 0 && self.volume.shape().fast_zeroes {
+            let rest = Span::new(self.end.at, rest);
+            self.volume.write_zeroes(rest, Durability::Durable, Space::Release).await?;
+        }
+        Ok(())
     }
 
     const fn still_whole(&self) -> TapeResult<()> {

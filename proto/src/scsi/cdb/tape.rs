@@ -47,7 +47,10 @@ pub enum TapeCdb {
         allocation: u32,
     },
     /// ERASE (6) (SSC-4, 7.1).
-    Erase,
+    Erase {
+        /// LONG: all that is behind the head is erased.
+        long: bool,
+    },
     /// LOAD UNLOAD (SSC-4, 7.1.4).
     LoadUnload {
         /// LOAD.

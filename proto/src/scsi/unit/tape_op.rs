@@ -42,7 +42,10 @@ pub enum TapeOp {
         allocation: u32,
     },
     /// End the data here.
-    Erase,
+    Erase {
+        /// Nothing that was recorded behind can be read any more.
+        all: bool,
+    },
 }
 
 /// What READ and WRITE transfer.

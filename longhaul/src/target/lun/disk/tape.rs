@@ -96,8 +96,8 @@ impl Core {
                 *loaded = None;
                 Ok(TapeOutcome::default())
             }
-            TapeOp::Erase => {
-                tape.erase().await.map_err(|why| self.tape_fault(&why, 0))?;
+            TapeOp::Erase { all } => {
+                tape.erase(all).await.map_err(|why| self.tape_fault(&why, 0))?;
                 Ok(TapeOutcome::default())
             }
             TapeOp::Space { .. } | TapeOp::Locate(_) | TapeOp::Rewind | TapeOp::Load => {

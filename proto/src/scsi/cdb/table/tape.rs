@@ -47,7 +47,10 @@ pub(in crate::scsi::cdb) static COMMANDS: &[Entry] = &[
         let count = i64::from((count_24(cdb) << 8).cast_signed() >> 8);
         Ok(TapeCdb::Space { over: over(cdb)?, count }.into())
     }),
-    tape(0x19, &[0x19, 0x03, 0, 0, 0, 0], traits::ERASE, |_| Ok(TapeCdb::Erase.into())),
+    tape(0x19, &[0x19, 0x03, 0, 0, 0, 0], traits::ERASE, |cdb| {
+        // LONG is where others have IMMED.
+        Ok(TapeCdb::Erase { long: cdb.flag::<1>(0x01) }.into())
+    }),
     // HOLD, EOT and RETEN are about a tape that is wound.
     tape(0x1B, &[0x1B, IMMEDIATE, 0, 0, 0x07, 0], traits::POWER, |cdb| {
         let load = cdb.flag::<4>(0x01);

@@ -87,7 +87,7 @@ pub(super) fn plan(
         TapeCdb::LoadUnload { load: true } => TapeOp::Load,
         TapeCdb::LoadUnload { load: false } => TapeOp::Unload,
         TapeCdb::ReadPosition { form, allocation } => TapeOp::ReadPosition { form, allocation },
-        TapeCdb::Erase => TapeOp::Erase,
+        TapeCdb::Erase { long } => TapeOp::Erase { all: long },
     }))
 }
 

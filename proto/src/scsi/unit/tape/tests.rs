@@ -195,7 +195,8 @@ fn marks_and_movements_have_their_fields() {
     assert_eq!(op(&[0x1B, 0, 0, 0, 2]), TapeOp::Unload);
     assert_eq!(refused(&[0x1B, 0, 0, 0, 5]), Sense::invalid_cdb(4, Some(2)));
     assert_eq!(op(&[0x01]), TapeOp::Rewind);
-    assert_eq!(op(&[0x19, 1]), TapeOp::Erase);
+    assert_eq!(op(&[0x19, 1]), TapeOp::Erase { all: true });
+    assert_eq!(op(&[0x19, 2]), TapeOp::Erase { all: false });
 }
 
 #[test]
