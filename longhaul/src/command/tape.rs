@@ -156,11 +156,19 @@ async fn import(path: &Path, files: &[PathBuf], block: Size, size: Option<Size>)
         let most = Size(BLOCK_MAX.into());
         return Err(Failure::usage(format!("a block has 1 to {most} bytes, not {block}")));
     }
+    // No tape is made for files that are not there.
+    for file in files {
+        open_regular(file).or_fail(|| format!("cannot open {}", file.shown()))?;
+    }
     // A size is what a new one is made with.
     let size = size.filter(|_| !path.exists());
     let options = OpenOptions { size, ..OpenOptions::default() };
     on_tape(path, options, async |tape: &mut Tape| {
         tape.go_to_end();
+        // What has no file mark, as after an import that was interrupted, is a file of its own.
+        if tape_files(tape) > tape.end().marks {
+            tape.write_mark().await.or_fail(|| format!("cannot write to {}", path.shown()))?;
+        }
         for file in files {
             let number = tape.place().marks;
             let bytes = import_file(tape, file, block.0 as usize).await?;
@@ -219,7 +227,10 @@ async fn export(path: &Path, file: Option<u64>, dir: Option<&Path>) -> Outcome {
                 return Err(missing());
             }
             let mut out = io::stdout().lock();
-            export_file(tape, number, &mut out).await.map(drop)
+            let exported = export_file(tape, number, &mut out).await?;
+            exported
+                .damage
+                .map_or(Ok(()), |why| Err(Failure::new(cannot_read(number)).because(why)))
         }
         (None, Some(dir)) => export_all(tape, dir).await,
         (None, None) => Ok(()),
@@ -236,31 +247,58 @@ fn tape_files(tape: &Tape) -> u64 {
 
 async fn export_all(tape: &mut Tape, dir: &Path) -> Outcome {
     make_directories(dir, 0o777).or_fail(|| format!("cannot make {}", dir.shown()))?;
-    for number in 0..tape_files(tape) {
+    let (files, mut damaged, mut first) = (tape_files(tape), 0, None);
+    for number in 0..files {
         let to = dir.join(format!("{number:04}"));
         let made = File::create_new(&to).or_fail(|| format!("cannot make {}", to.shown()));
         let mut out = io::BufWriter::new(made?);
-        let bytes = export_file(tape, number, &mut out).await?;
+        let Exported { bytes, damage } = export_file(tape, number, &mut out).await?;
         let out = out.into_inner().map_err(io::IntoInnerError::into_error);
         let synced = out.and_then(|file| file.sync_all());
         synced.or_fail(|| format!("cannot write {}", to.shown()))?;
-        say_done(&format!("{}: {}", to.shown(), Size(bytes)))?;
+        let rest = if damage.is_some() { ", the rest of it is damaged" } else { "" };
+        say_done(&format!("{}: {}{rest}", to.shown(), Size(bytes)))?;
+        damaged += u64::from(damage.is_some());
+        first = first.or(damage);
     }
-    Ok(())
+    first.map_or(Ok(()), |first| {
+        Err(Failure::new(format!("{damaged} of {files} files are damaged")).because(first))
+    })
 }
 
-async fn export_file(tape: &mut Tape, number: u64, out: &mut impl Write) -> Outcome<u64> {
-    let what = || format!("cannot read file {number} of the tape");
-    let Moved::There = tape.locate_file(number).await.or_fail(what)? else {
-        return Err(Failure::new(what()).because("it is not there"));
-    };
+/// How much of a file was written.
+struct Exported {
+    bytes: u64,
+    /// What ended it before its end.
+    damage: Option<TapeError>,
+}
+
+fn cannot_read(number: u64) -> String {
+    format!("cannot read file {number} of the tape")
+}
+
+async fn export_file(tape: &mut Tape, number: u64, out: &mut impl Write) -> Outcome<Exported> {
+    let what = || cannot_read(number);
     let (mut bytes, mut likely) = (0, 0);
-    while let Read::Block(data) = tape.read(likely).await.or_fail(what)? {
-        out.write_all(&data).or_fail(|| "cannot write what was read".to_owned())?;
-        (likely, bytes) = (data.len() as u32, bytes + data.len() as u64);
-    }
+    let damage = match tape.locate_file(number).await {
+        Ok(Moved::There) => loop {
+            match tape.read(likely).await {
+                Ok(Read::Block(data)) => {
+                    out.write_all(&data).or_fail(|| "cannot write what was read".to_owned())?;
+                    (likely, bytes) = (data.len() as u32, bytes + data.len() as u64);
+                }
+                Ok(Read::Mark | Read::EndOfData) => break None,
+                Err(why) => break Some(why),
+            }
+        },
+        Ok(_) => return Err(Failure::new(what()).because("it is not there")),
+        Err(why) => Some(why),
+    };
     out.flush().or_fail(|| "cannot write what was read".to_owned())?;
-    Ok(bytes)
+    match damage {
+        Some(why) if !matches!(why, TapeError::Damaged { .. }) => Err(why).or_fail(what),
+        damage => Ok(Exported { bytes, damage }),
+    }
 }
 
 async fn verify(path: &Path) -> Outcome {
@@ -321,6 +359,7 @@ mod tests {
         }
         let tape = path("t.tape");
         let (block, size) = (Size(10_240), Some(Size(1 << 20)));
+        assert!(import(&tape, &[path("missing")], block, size).await.is_err() && !tape.exists());
         let names = [path("a"), path("b"), path("c")];
         import(&tape, &names, block, size).await.unwrap_or_else(|why| panic!("{why}"));
         let out = path("out");
@@ -329,7 +368,20 @@ mod tests {
             assert_eq!(&fs::read(out.join(format!("{number:04}"))).unwrap(), bytes);
         }
         assert!(!out.join("0003").exists());
-        assert!(export(&tape, Some(3), None).await.is_err());
+        // What an interrupted import has left has no file mark, and does not become a part of the next file.
+        let leave = async |tape: &mut Tape| {
+            tape.go_to_end();
+            tape.write(&[Bytes::from_static(b"cut off")]).await.unwrap();
+            Ok(())
+        };
+        on_tape(&tape, OpenOptions::default(), leave).await.unwrap_or_else(|why| panic!("{why}"));
+        import(&tape, &[path("a")], block, None).await.unwrap_or_else(|why| panic!("{why}"));
+        let after = path("after");
+        export(&tape, None, Some(&after)).await.unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(fs::read(after.join("0003")).unwrap(), b"cut off");
+        assert_eq!(fs::read(after.join("0004")).unwrap(), contents[0]);
+        assert!(!after.join("0005").exists());
+        assert!(export(&tape, Some(5), None).await.is_err());
         // One that does not fit leaves the tape as it was.
         fs::write(path("large"), vec![7; 2 << 20]).unwrap();
         let used = fs::read(&tape).unwrap();
@@ -341,5 +393,11 @@ mod tests {
         fs::write(&tape, bytes).unwrap();
         let damaged = verify(&tape).await.unwrap_err().to_string();
         assert!(damaged.contains("is damaged"), "{damaged}");
+        // The other files are exported all the same.
+        let rest = path("rest");
+        let damaged = export(&tape, None, Some(&rest)).await.unwrap_err().to_string();
+        assert!(damaged.contains("1 of 5 files"), "{damaged}");
+        assert_eq!(fs::read(rest.join("0002")).unwrap(), contents[2]);
+        assert_eq!(fs::read(rest.join("0004")).unwrap(), contents[0]);
     }
 }
