@@ -16,7 +16,7 @@ use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::served_volumes::OnExchange;
 use crate::stop::Stopper;
-use crate::target::lun::MediumLocked;
+use crate::target::lun::ExchangeError;
 use crate::uri::Location;
 
 /// How long sessions may take to see another disc, before who has loaded it is answered all the same. Until then they are
@@ -81,11 +81,9 @@ impl Live {
                 open_volume.disk = disk;
                 std::mem::replace(&mut open_volume.chain, chain)
             }
-            Err(MediumLocked) => {
+            Err(why) => {
                 chain.discard().await;
-                return Err(Failure::new(format!("cannot take out what is in {name}"))
-                    .because(MediumLocked)
-                    .hint("it is asked to let it go: unmount it there; or use --force"));
+                return Err(stays(name, why));
             }
         };
         let clients = self.admitted().to_vec();
@@ -118,6 +116,17 @@ impl Live {
             }
         }
     }
+}
+
+/// What is in the drive stays there.
+fn stays(name: &str, why: ExchangeError) -> Failure {
+    let hint = match why {
+        ExchangeError::Locked => "it is asked to let it go: unmount it there; or use --force",
+        ExchangeError::Unstable(_) => {
+            "who has written it is told with the next command; --force takes it out all the same"
+        }
+    };
+    Failure::new(format!("cannot take out what is in {name}")).because(why).hint(hint)
 }
 
 /// By what the disc in a drive of this identity is told from others: which file it is, and when that was written last.

@@ -37,7 +37,7 @@ use volume::{CryptoErase, Volume};
 use self::background::Background;
 use self::conditions::Conditions;
 use self::copy::Copies;
-pub use self::exchange::MediumLocked;
+pub use self::exchange::ExchangeError;
 use self::medium::CHUNK;
 pub use self::options::{Options, Shared};
 use self::removal::RemovalPrevention;
@@ -250,7 +250,11 @@ impl Disk {
         self.core.state.progress.wake();
         self.core.state.lock.recheck();
         drop(self.core.state.lock.exclusive().await);
-        self.core.settle_before_removal().await;
+        if let Err(error) = self.core.settle_before_removal().await {
+            // Nobody is left to be told but who reads the log.
+            let (target, lun) = (&self.core.state.target, self.core.state.lun);
+            tracing::error!(target, lun, %error, "what was written to the tape last could not be made stable");
+        }
         self.core.state.reserved.retire().await;
     }
 

@@ -11,7 +11,7 @@ mod target;
 mod test_initiator;
 
 pub use answer::Answer;
-pub use disk::{Disk, LoadError, MediumLocked, Options, Shared, StoredReservations};
+pub use disk::{Disk, ExchangeError, LoadError, Options, Shared, StoredReservations};
 pub use medium_permit::{MediumPermit, since_boot};
 pub use target::TargetDevice;
 

@@ -11,15 +11,22 @@ use proto::scsi::unit::Medium;
 use proto::scsi::unit::optical::events::{MediaEvent, MediaEvents};
 use proto::scsi::{Capacity, Status};
 use volume::Volume;
+use volume::tape::TapeError;
 
 use super::super::Nexus;
 use super::super::fault::Fault;
 use super::{Core, Disk};
 
-/// An initiator forbids the removal of the disc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an initiator has locked the tray")]
-pub struct MediumLocked;
+/// Why a medium stays in its drive.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// An initiator forbids its removal.
+    #[error("an initiator has locked the tray")]
+    Locked,
+    /// What was written to a tape cannot be made stable. Its initiator has not been told.
+    #[error("what was written to the tape last could not be made stable")]
+    Unstable(#[source] TapeError),
+}
 
 impl Disk {
     /// The same drive with the disc `volume` in it, which is told from others by `known_as`; or with an open tray if it has no
@@ -31,14 +38,17 @@ impl Disk {
         volume: Arc<dyn Volume>,
         known_as: String,
         force: bool,
-    ) -> Result<Self, MediumLocked> {
+    ) -> Result<Self, ExchangeError> {
         let core = &self.core;
         let _alone = core.state.lock.exclusive().await;
-        core.settle_before_removal().await;
+        let settled = core.settle_before_removal().await;
+        if !force {
+            settled.map_err(ExchangeError::Unstable)?;
+        }
         let mut preventing = core.state.preventing.all();
         if !preventing.is_empty() && !force {
             core.media_events().establish(MediaEvent::EjectRequest);
-            return Err(MediumLocked);
+            return Err(ExchangeError::Locked);
         }
         preventing.clear();
         let old = core.unit.medium();
@@ -178,7 +188,8 @@ mod tests {
         assert_eq!(run(&drive, &[0x1E, 0, 0, 0, 1, 0]).await.status, Status::Good);
         assert!(drive.is_locked());
         let empty = || Arc::new(Memory::new(0, BLOCK_SIZE)) as Arc<dyn Volume>;
-        assert_eq!(drive.exchange(empty(), String::new(), false).await.err(), Some(MediumLocked));
+        let refused = drive.exchange(empty(), String::new(), false).await.err();
+        assert!(matches!(refused, Some(ExchangeError::Locked)));
         assert_eq!(run(&drive, &READ).await.data.concat(), vec![1; 2048]);
         // It is asked for the disc.
         assert_eq!(run(&drive, &EVENTS).await.data.concat(), [0, 6, 4, 0x12, 1, 2, 0, 0]);

@@ -100,15 +100,19 @@ impl Core {
         abort: &Abort,
     ) -> Result<TapeOutcome, Fault> {
         let parsed = &command.parsed;
-        self.admit(nexus, parsed)?;
+        // The length of blocks before the unit attention that tells of another one: with it nothing is written.
         let switches = self.switches();
+        self.admit(nexus, parsed)?;
         let (step, cdb) = (self.unit.plan(parsed, switches)?, parsed.cdb?);
         let needed = self.unit.needs(&cdb, switches).unwrap_or(u32::MAX);
         if data::length(&command.data) < needed as usize {
             return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT).into());
         }
         match step {
-            Step::Tape(op) => self.work_on_tape(nexus, op, command.data, abort).await,
+            Step::Tape(op) => {
+                let outcome = self.work_on_tape(nexus, op, command.data, abort).await?;
+                self.refuse_without_permit().map(|()| outcome)
+            }
             Step::Reply(data) => Ok(TapeOutcome::replying(data)),
             Step::Unit(_) | Step::Medium(_) | Step::Copy => Err(INTERNAL.into()),
         }

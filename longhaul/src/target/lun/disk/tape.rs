@@ -19,19 +19,28 @@ use crate::log_limiter::Permit;
 
 /// The tape in a drive. It is opened by the first command that needs it, and serves one at a time: each begins where the one
 /// before has ended.
-pub(super) struct LoadedTape(tokio::sync::Mutex<Option<Tape>>);
+#[derive(Default)]
+pub(super) struct LoadedTape {
+    tape: tokio::sync::Mutex<Option<Opened>>,
+}
+
+struct Opened {
+    tape: Tape,
+    /// An initiator was told that what was written could not be made stable.
+    is_told: bool,
+}
 
 impl LoadedTape {
     /// That of a unit of this type, if it has one.
     pub(super) fn of(device: DeviceType) -> Option<Arc<Self>> {
-        (device == DeviceType::Tape).then(|| Arc::new(Self(tokio::sync::Mutex::new(None))))
+        (device == DeviceType::Tape).then(Arc::default)
     }
 
-    /// Makes stable what was written.
+    /// Makes stable what was written, unless its initiator knows that this has failed.
     async fn settle(&self) -> Result<(), TapeError> {
-        match &mut *self.0.lock().await {
-            Some(tape) => tape.sync().await,
-            None => Ok(()),
+        match &mut *self.tape.lock().await {
+            Some(Opened { tape, is_told: false }) => tape.sync().await,
+            _ => Ok(()),
         }
     }
 }
@@ -74,14 +83,33 @@ impl Core {
     ) -> Result<TapeOutcome, Fault> {
         let loaded = self.tape.as_ref().ok_or(NO_TAPE)?;
         if op == TapeOp::Load {
-            return self.load_tape(nexus, loaded).await;
+            return self.load_tape(nexus, loaded, abort).await;
         }
         let _inside = self.enter(abort).await?;
-        let mut loaded = abort.unless(loaded.0.lock()).await?;
-        let tape = match &mut *loaded {
-            Some(tape) => tape,
-            empty => empty.insert(self.open_tape().await?),
+        let mut opened = abort.unless(loaded.tape.lock()).await?;
+        let Opened { tape, is_told } = match &mut *opened {
+            Some(opened) => opened,
+            empty => empty.insert(Opened { tape: self.open_tape().await?, is_told: false }),
         };
+        let outcome = match self.settle_before(op, tape, *is_told).await {
+            Ok(()) => self.do_with_tape(tape, op, came, abort).await,
+            Err(fault) => Err(fault),
+        };
+        *is_told |= matches!(outcome, Err(Fault::Check(_))) && tape.has_failed();
+        if op == TapeOp::Unload && outcome.is_ok() {
+            // It is loaded at its beginning.
+            *opened = None;
+        }
+        outcome
+    }
+
+    async fn do_with_tape(
+        self: &Arc<Self>,
+        tape: &mut Tape,
+        op: TapeOp,
+        came: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
         match op {
             TapeOp::Read(transfer) => self.read_blocks(tape, transfer, abort).await,
             TapeOp::Write(transfer) => self.write_blocks(tape, transfer, came).await,
@@ -89,32 +117,23 @@ impl Core {
                 self.write_marks(tape, count, durable, abort).await
             }
             TapeOp::ReadPosition { form, allocation } => Ok(position(tape, form, allocation)),
-            TapeOp::Unload => {
-                self.settle_tape(tape).await?;
-                self.eject(false).await?;
-                // It is loaded at its beginning.
-                *loaded = None;
-                Ok(TapeOutcome::default())
-            }
+            TapeOp::Unload => self.eject(false).await.map(|_| TapeOutcome::default()),
             TapeOp::Erase { all } => {
                 tape.erase(all).await.map_err(|why| self.tape_fault(&why, 0))?;
                 Ok(TapeOutcome::default())
             }
             TapeOp::Space { .. } | TapeOp::Locate(_) | TapeOp::Rewind | TapeOp::Load => {
-                self.settle_tape(tape).await?;
                 let moved = move_head(tape, op).await.map_err(|why| self.tape_fault(&why, 0))?;
                 Ok(moved.map_or_else(TapeOutcome::default, TapeOutcome::telling))
             }
         }
     }
 
-    /// Makes stable what was written to the tape before it leaves the drive. If that fails nobody is left to be told but
-    /// who reads the log.
-    pub(super) async fn settle_before_removal(&self) {
-        let Some(loaded) = &self.tape else { return };
-        if let Err(error) = loaded.settle().await {
-            let (target, lun) = (&self.state.target, self.state.lun);
-            tracing::error!(target, lun, %error, "what was written to the tape last could not be made stable");
+    /// Makes stable what was written to the tape before it leaves the drive.
+    pub(super) async fn settle_before_removal(&self) -> Result<(), TapeError> {
+        match &self.tape {
+            Some(loaded) => loaded.settle().await,
+            None => Ok(()),
         }
     }
 
@@ -122,10 +141,16 @@ impl Core {
         self: &Arc<Self>,
         nexus: Nexus,
         loaded: &LoadedTape,
+        abort: &Abort,
     ) -> Result<TapeOutcome, Fault> {
-        let mut tape = loaded.0.lock().await;
-        if let Some(tape) = &mut *tape {
-            self.settle_tape(tape).await?;
+        // It must not be exchanged meanwhile: what this loads is what is in the drive.
+        let _inside = abort.unless(self.state.lock.shared()).await?;
+        let mut opened = abort.unless(loaded.tape.lock()).await?;
+        self.refuse_outdated()?;
+        if let Some(Opened { tape, is_told }) = &mut *opened {
+            let settled = self.settle_before(TapeOp::Load, tape, *is_told).await;
+            *is_told |= settled.is_err() && tape.has_failed();
+            settled?;
             tape.rewind();
         }
         // One that is in the drive already stays there, and need not be allowed out.
@@ -152,8 +177,16 @@ impl Core {
     /// Makes stable what was written before the head is moved. What fails then are commands that have ended (SSC-4, 4.2.10):
     /// it is told as a deferred error, and the command is not begun.
     /// It is told once: what is there can be read then.
-    async fn settle_tape(&self, tape: &mut Tape) -> Result<(), Fault> {
-        if tape.has_failed() {
+    async fn settle_before(&self, op: TapeOp, tape: &mut Tape, is_told: bool) -> Result<(), Fault> {
+        let moves = matches!(
+            op,
+            TapeOp::Space { .. }
+                | TapeOp::Locate(_)
+                | TapeOp::Rewind
+                | TapeOp::Load
+                | TapeOp::Unload
+        );
+        if !moves || is_told {
             return Ok(());
         }
         tape.sync().await.map_err(|why| match self.tape_fault(&why, 0) {

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use futures_util::future::join3;
 use proto::scsi::sense::{Key, Stream};
 use proto::scsi::{DeviceType, Parsed};
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
 use volume::{Kind, Verb, Volume};
@@ -10,7 +12,7 @@ use volume::{Kind, Verb, Volume};
 use super::super::super::test_initiator::TestInitiator;
 use super::super::super::{Command, LogicalUnit as _};
 use super::super::tests::{ME, OTHER, block};
-use super::super::{Disk, Options};
+use super::super::{Disk, ExchangeError, Options};
 use super::*;
 
 const SIZE: u64 = 1 << 20;
@@ -265,6 +267,48 @@ fn busy_store_is_no_lost_write() {
     assert_eq!(position(&drive), (1, 0));
     good(&run(&drive, &MARK));
     good(&write(&drive, 2, 300));
+}
+
+/// Nobody takes a tape out, and knows nothing of what was lost.
+#[tokio::test]
+async fn tape_that_cannot_be_made_stable_stays_until_somebody_knows() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let drive = drive_of(Arc::<Faulty>::clone(&disk));
+    good(&write(&drive, 1, 300));
+    disk.fail(Verb::Flush, Kind::Medium);
+    let other = || Arc::new(Memory::new(SIZE, 512)) as Arc<dyn Volume>;
+    for _ in 0..2 {
+        let refused = drive.exchange(other(), "b".into(), false).await.err();
+        assert!(matches!(refused, Some(ExchangeError::Unstable(_))), "{refused:?}");
+    }
+    let lost = sense_of(&run(&drive, &REWIND));
+    assert!(lost.deferred && lost.key == Key::MediumError, "{lost}");
+    good(&run(&drive, &REWIND));
+    assert!(drive.exchange(other(), "b".into(), false).await.is_ok());
+}
+
+/// The tape that LOAD finds is the one that it loads.
+#[tokio::test]
+async fn load_that_waited_does_not_load_a_tape_that_is_gone() {
+    let disk = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
+    let drive = drive_of(Arc::<BlockedWrites<Memory>>::clone(&disk));
+    let begin = |cdb: &[u8], data: Vec<u8>| {
+        let parsed = Parsed::of(&block(cdb), DeviceType::Tape);
+        let announced = data.len() as u32;
+        drive.execute(ME, Command { parsed, data: vec![data.into()], announced })
+    };
+    let mut write = begin(&[0x0A, 0, 0, 0, 1], vec![1]);
+    assert!((&mut write).now_or_never().is_none());
+    let mut load = begin(&[0x1B, 0, 0, 0, 1], vec![]);
+    assert!((&mut load).now_or_never().is_none());
+    let empty = Arc::new(Memory::new(0, 512));
+    let mut exchange = Box::pin(drive.exchange(empty, String::new(), false));
+    assert!((&mut exchange).now_or_never().is_none());
+    disk.let_through(100);
+    let (_, exchanged, _) = join3(write, exchange, load).await;
+    let empty = exchanged.unwrap();
+    assert!(!empty.has_medium());
+    assert_eq!(sense_of(&run(&empty, &REWIND)), NO_TAPE);
 }
 
 #[test]
