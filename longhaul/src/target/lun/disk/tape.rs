@@ -1,8 +1,9 @@
 //! The tape in a tape drive: what commands do with it, one after the other, and how they say where that ended.
 
+use std::iter;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use proto::scsi::cdb::{Destination, Over, PositionForm};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::tape::{self, Position, TapeOp, Transfer};
@@ -16,6 +17,13 @@ use super::super::fault::{Fault, INTERNAL};
 use super::super::{Nexus, Response, data};
 use super::Core;
 use crate::log_limiter::Permit;
+
+/// A block up to this length is copied out of the record it was read with: each that is not keeps all of that, and a place
+/// in a list.
+const COPIED_MAX: usize = 16 << 10;
+
+/// How much of such blocks is put together.
+const PIECE: usize = 64 << 10;
 
 /// The tape in a drive. It is opened by the first command that needs it, and serves one at a time: each begins where the one
 /// before has ended.
@@ -112,7 +120,7 @@ impl Core {
     ) -> Result<TapeOutcome, Fault> {
         match op {
             TapeOp::Read(transfer) => self.read_blocks(tape, transfer, abort).await,
-            TapeOp::Write(transfer) => self.write_blocks(tape, transfer, came).await,
+            TapeOp::Write(transfer) => self.write_blocks(tape, transfer, came, abort).await,
             TapeOp::WriteFilemarks { count, durable } => {
                 self.write_marks(tape, count, durable, abort).await
             }
@@ -201,7 +209,7 @@ impl Core {
         transfer: Transfer,
         abort: &Abort,
     ) -> Result<TapeOutcome, Fault> {
-        let mut data = Vec::new();
+        let mut data = Gathered::default();
         let blocks = match transfer.fixed {
             _ if transfer.count == 0 => 0,
             Some(_) => transfer.count,
@@ -218,7 +226,7 @@ impl Core {
                 Ok(Read::Block(block)) => {
                     let sense = transfer.other_length(done, block.len() as u32);
                     if transfer.fixed.is_none() {
-                        data.push(block.slice(..block.len().min(wanted as usize)));
+                        data.push_part(&block, wanted as usize);
                     }
                     sense
                 }
@@ -230,10 +238,10 @@ impl Core {
                 },
             };
             if sense.is_some() {
-                return Ok(TapeOutcome { data, sense });
+                return Ok(TapeOutcome { data: data.finish(), sense });
             }
         }
-        Ok(TapeOutcome { data, sense: None })
+        Ok(TapeOutcome { data: data.finish(), sense: None })
     }
 
     async fn write_blocks(
@@ -241,9 +249,11 @@ impl Core {
         tape: &mut Tape,
         transfer: Transfer,
         came: Vec<Bytes>,
+        abort: &Abort,
     ) -> Result<TapeOutcome, Fault> {
         let mut done = 0;
         for block in blocks(transfer, came) {
+            abort.check()?;
             let written = tape.write(&block).await;
             written.map_err(|why| self.tape_fault(&why, transfer.left(done)))?;
             done += if transfer.fixed.is_some() { 1 } else { transfer.count };
@@ -312,10 +322,10 @@ fn warned(tape: &Tape, has_written: bool) -> TapeOutcome {
     }
 }
 
-/// The data-out of each block.
-fn blocks(transfer: Transfer, came: Vec<Bytes>) -> Vec<Vec<Bytes>> {
+/// The data-out of each block. There may be as many as bytes: they are cut one by one.
+fn blocks(transfer: Transfer, came: Vec<Bytes>) -> Box<dyn Iterator<Item = Vec<Bytes>> + Send> {
     match transfer.fixed {
-        _ if transfer.count == 0 => Vec::new(),
+        _ if transfer.count == 0 => Box::new(iter::empty()),
         None => {
             let mut left = transfer.count as usize;
             let cut = |mut piece: Bytes| {
@@ -323,17 +333,55 @@ fn blocks(transfer: Transfer, came: Vec<Bytes>) -> Vec<Vec<Bytes>> {
                 left -= piece.len();
                 piece
             };
-            vec![came.into_iter().map(cut).collect()]
+            Box::new(iter::once(came.into_iter().map(cut).collect()))
         }
         Some(length) => {
             let length = length as usize;
             let whole = data::whole_blocks(came, transfer.count as usize * length, length);
-            let cut = |piece: Bytes| {
+            Box::new(whole.into_iter().flat_map(move |piece| {
                 let starts = (0..piece.len()).step_by(length);
                 starts.map(move |at| vec![piece.slice(at..at + length)])
-            };
-            whole.into_iter().flat_map(cut).collect()
+            }))
         }
+    }
+}
+
+/// The blocks that a READ returns, one after the other.
+#[derive(Default)]
+struct Gathered {
+    pieces: Vec<Bytes>,
+    short: BytesMut,
+}
+
+impl Gathered {
+    fn push(&mut self, block: Bytes) {
+        if block.len() > COPIED_MAX {
+            self.end_short();
+            return self.pieces.push(block);
+        }
+        if self.short.len() + block.len() > PIECE {
+            self.end_short();
+        }
+        self.short.extend_from_slice(&block);
+    }
+
+    /// The first bytes of a block, at most so many: the rest is not kept for them.
+    fn push_part(&mut self, block: &Bytes, len: usize) {
+        match block.get(..len) {
+            Some(part) => self.push(Bytes::copy_from_slice(part)),
+            None => self.push(block.clone()),
+        }
+    }
+
+    fn end_short(&mut self) {
+        if !self.short.is_empty() {
+            self.pieces.push(self.short.split().freeze());
+        }
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        self.end_short();
+        self.pieces
     }
 }
 

@@ -225,6 +225,19 @@ fn reader_reads_and_writes_nothing() {
 }
 
 #[test]
+fn many_short_blocks_are_returned_in_few_pieces() {
+    let drive = drive();
+    let select = [0, 0, 0x10, 8, 0, 0, 0, 0, 0, 0, 0, 1];
+    good(&run_by(&drive, ME, &[0x15, 0x10, 0, 0, 12], select.to_vec()));
+    let data: Vec<u8> = (0..1000_u32).map(|at| at as u8).collect();
+    good(&run_by(&drive, ME, &[0x0A, 1, 0, 0x03, 0xE8], data.clone()));
+    assert_eq!(position(&drive), (1000, 0));
+    good(&run(&drive, &REWIND));
+    let read = run(&drive, &[0x08, 1, 0, 0x03, 0xE8]);
+    assert_eq!((read.data.len(), good(&read)), (1, data));
+}
+
+#[test]
 fn reserved_tape_is_moved_by_its_holder_only() {
     let drive = recorded();
     good(&run(&drive, &[0x16]));
