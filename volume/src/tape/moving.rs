@@ -22,6 +22,11 @@ impl Tape {
         self.at = Place::BEGINNING;
     }
 
+    /// Goes to a place that was asked for before, and has not been written over since; gives the one it was at.
+    pub const fn exchange_place(&mut self, place: Place) -> Place {
+        std::mem::replace(&mut self.at, place)
+    }
+
     /// Goes to the end of the recorded data.
     pub const fn go_to_end(&mut self) {
         self.at = self.end;

@@ -315,6 +315,7 @@ impl LogicalUnit for Disk {
     fn detach(&self, nexus: Nexus) {
         self.core.state.reserved.detach(nexus);
         self.core.prevent(nexus, false);
+        self.core.tape.iter().for_each(|tape| tape.forget(nexus));
         self.core.media_events().detach(nexus);
         self.core.state.copies.forget(nexus);
         self.core.attend(|attentions| attentions.detach(nexus));

@@ -1,7 +1,8 @@
 //! The tape in a tape drive: what commands do with it, one after the other, and how they say where that ended.
 
+use std::collections::BTreeMap;
 use std::iter;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use proto::scsi::cdb::{Destination, Over, PositionForm};
@@ -10,7 +11,7 @@ use proto::scsi::unit::tape::{self, Position, TapeOp, Transfer};
 use proto::scsi::unit::truncate;
 use proto::scsi::{DeviceType, Sense, Status};
 use tracing::warn;
-use volume::tape::{Moved, OpenError, Read, Tape, TapeError};
+use volume::tape::{Moved, OpenError, Place, Read, Tape, TapeError};
 
 use super::super::answer::Abort;
 use super::super::fault::{Fault, INTERNAL};
@@ -30,6 +31,8 @@ const PIECE: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct LoadedTape {
     tape: tokio::sync::Mutex<Option<Opened>>,
+    /// Where those are who may only read: their commands must not move the head under one who writes.
+    readers: Mutex<BTreeMap<Nexus, Place>>,
 }
 
 struct Opened {
@@ -50,6 +53,24 @@ impl LoadedTape {
             Some(Opened { tape, is_told: false }) => tape.sync().await,
             _ => Ok(()),
         }
+    }
+
+    /// `nexus` is gone.
+    pub(super) fn forget(&self, nexus: Nexus) {
+        self.readers().remove(&nexus);
+    }
+
+    /// Those whose place is not on the tape any more, as it was ended at `end`; they are at its beginning then.
+    fn cut(&self, end: Place) -> Vec<Nexus> {
+        let mut readers = self.readers();
+        let gone = readers.iter().filter(|(_, place)| place.at > end.at).map(|(nexus, _)| *nexus);
+        let gone: Vec<_> = gone.collect();
+        readers.retain(|_, place| place.at <= end.at);
+        gone
+    }
+
+    fn readers(&self) -> MutexGuard<'_, BTreeMap<Nexus, Place>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,14 +120,53 @@ impl Core {
             Some(opened) => opened,
             empty => empty.insert(Opened { tape: self.open_tape().await?, is_told: false }),
         };
-        let outcome = match self.settle_before(op, tape, *is_told).await {
-            Ok(()) => self.do_with_tape(tape, op, came, abort).await,
-            Err(fault) => Err(fault),
+        let outcome = match self.unit.is_for_reader() {
+            true => self.do_for_reader(nexus, (loaded, tape), op, abort).await,
+            false => match self.settle_before(op, tape, *is_told).await {
+                Ok(()) => self.do_for_writer((loaded, tape), op, came, abort).await,
+                Err(fault) => Err(fault),
+            },
         };
         *is_told |= matches!(outcome, Err(Fault::Check(_))) && tape.has_failed();
         if op == TapeOp::Unload && outcome.is_ok() {
             // It is loaded at its beginning.
             *opened = None;
+            loaded.readers().clear();
+        }
+        outcome
+    }
+
+    /// Does what an initiator asks for that may only read: from where it is.
+    async fn do_for_reader(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        (loaded, tape): (&LoadedTape, &mut Tape),
+        op: TapeOp,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
+        let place = loaded.readers().get(&nexus).copied();
+        let head = tape.exchange_place(place.unwrap_or(Place::BEGINNING));
+        let outcome = self.do_with_tape(tape, op, Vec::new(), abort).await;
+        loaded.readers().insert(nexus, tape.exchange_place(head));
+        outcome
+    }
+
+    /// The same of one that may write. Where it ends the tape before the place of one that reads, that one is told.
+    async fn do_for_writer(
+        self: &Arc<Self>,
+        (loaded, tape): (&LoadedTape, &mut Tape),
+        op: TapeOp,
+        came: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<TapeOutcome, Fault> {
+        let (head, end) = (tape.place(), tape.end());
+        let outcome = self.do_with_tape(tape, op, came, abort).await;
+        if head != end && tape.end() != end {
+            let gone = loaded.cut(head);
+            let changed = Additional::MEDIUM_MAY_HAVE_CHANGED;
+            self.attend(|attentions| {
+                gone.iter().for_each(|nexus| attentions.tell(*nexus, changed))
+            });
         }
         outcome
     }

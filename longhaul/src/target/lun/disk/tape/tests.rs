@@ -215,13 +215,40 @@ fn reader_reads_and_writes_nothing() {
     let drive = recorded();
     let reader = drive.for_readers();
     assert_eq!(run(&reader, &READ_1000).data.concat(), vec![1; 300]);
-    assert_eq!(position(&drive), (1, 0), "the head is one for all");
+    assert_eq!(run(&reader, &READ_1000).data.concat(), vec![2; 500]);
+    assert_eq!((position(&drive), position(&reader)), ((0, 0), (2, 0)));
     let protected = Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED);
     for cdb in [&MARK[..], &[0x19, 0]] {
         assert_eq!(sense_of(&run(&reader, cdb)), protected);
     }
     let refused = Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     assert_eq!(sense_of(&run(&reader, &[0x1B])), refused);
+}
+
+/// A client that may not write must not have a writer write over the tape, by moving the head.
+#[test]
+fn reader_leaves_the_head_of_the_writer_where_it_is() {
+    let drive = recorded();
+    let reader = drive.for_readers();
+    let by_reader = |cdb: &[u8]| run_by(&reader, OTHER, cdb, vec![]);
+    good(&run(&drive, &[0x11, 3]));
+    good(&by_reader(&REWIND));
+    assert_eq!(by_reader(&READ_1000).data.concat(), vec![1; 300]);
+    good(&write(&drive, 4, 200));
+    assert_eq!((position(&drive), by_reader(&READ_1000).data.concat()), ((5, 1), vec![2; 500]));
+    // Once the tape is written over before the place of a reader, that one begins anew, and is told.
+    good(&by_reader(&[0x11, 3]));
+    good(&run(&drive, &[0x2B, 0, 0, 0, 0, 0, 1]));
+    good(&write(&drive, 9, 100));
+    let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    assert_eq!(sense_of(&by_reader(&READ_1000)), changed);
+    assert_eq!(by_reader(&READ_1000).data.concat(), vec![1; 300]);
+    assert_eq!(by_reader(&READ_1000).data.concat(), vec![9; 100]);
+    // One that is before it is not.
+    good(&by_reader(&REWIND));
+    good(&run(&drive, &[0x2B, 0, 0, 0, 0, 0, 1]));
+    good(&write(&drive, 8, 100));
+    assert_eq!(by_reader(&READ_1000).data.concat(), vec![1; 300]);
 }
 
 #[test]
@@ -269,19 +296,6 @@ fn lost_write_is_told_before_the_head_moves() {
     assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
 }
 
-/// A store that is busy has lost nothing, and is asked again.
-#[test]
-fn busy_store_is_no_lost_write() {
-    let disk = Arc::new(Faulty::new(SIZE, 512));
-    let drive = drive_of(Arc::<Faulty>::clone(&disk));
-    good(&write(&drive, 1, 300));
-    disk.fail(Verb::Flush, Kind::Busy);
-    assert_eq!(run(&drive, &REWIND).status, Status::Busy);
-    assert_eq!(position(&drive), (1, 0));
-    good(&run(&drive, &MARK));
-    good(&write(&drive, 2, 300));
-}
-
 /// Nobody takes a tape out, and knows nothing of what was lost.
 #[tokio::test]
 async fn tape_that_cannot_be_made_stable_stays_until_somebody_knows() {
@@ -298,6 +312,19 @@ async fn tape_that_cannot_be_made_stable_stays_until_somebody_knows() {
     assert!(lost.deferred && lost.key == Key::MediumError, "{lost}");
     good(&run(&drive, &REWIND));
     assert!(drive.exchange(other(), "b".into(), false).await.is_ok());
+}
+
+/// A store that is busy has lost nothing, and is asked again.
+#[test]
+fn busy_store_is_no_lost_write() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let drive = drive_of(Arc::<Faulty>::clone(&disk));
+    good(&write(&drive, 1, 300));
+    disk.fail(Verb::Flush, Kind::Busy);
+    assert_eq!(run(&drive, &REWIND).status, Status::Busy);
+    assert_eq!(position(&drive), (1, 0));
+    good(&run(&drive, &MARK));
+    good(&write(&drive, 2, 300));
 }
 
 /// The tape that LOAD finds is the one that it loads.
