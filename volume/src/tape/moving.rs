@@ -203,7 +203,10 @@ impl Tape {
         let first = at.saturating_sub(Header::size(BLOCK_MAX)).max(FIRST);
         let is_it = |(header, sum): &(Header, u32)| {
             let after = header.after(*sum);
-            self.is_own(header, header.place.at) && after.at == at && is_expected(&after)
+            self.is_own(header, header.place.at)
+                && self.holds(&after)
+                && after.at == at
+                && is_expected(&after)
         };
         let mut to = at;
         while to > first {

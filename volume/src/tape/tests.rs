@@ -713,3 +713,19 @@ fn erase_of_all_leaves_nothing_of_earlier_recordings() {
         assert_eq!(bytes.contains(&0x5A), !all);
     }
 }
+
+/// The label of a forged tape denies the file marks that are there.
+#[test]
+fn marks_that_the_label_denies_are_damage() {
+    let mut tape = blank();
+    let items = [Item::Block(vec![1; 9]), Item::Mark, Item::Block(vec![2; 9])];
+    items.iter().for_each(|item| put(&mut tape, item).unwrap());
+    now(tape.sync()).unwrap();
+    let end = Place { marks: 0, last_mark: 0, ..tape.end() };
+    now(tape.put_label(Label { end, ..tape.label })).unwrap();
+    let mut tape = open(Arc::clone(&tape.volume));
+    assert_eq!(now(tape.read(9)).unwrap(), Read::Block(vec![1; 9].into()));
+    assert!(matches!(now(tape.read(9)), Err(TapeError::Damaged { .. })));
+    assert!(matches!(now(tape.locate(2)), Err(TapeError::Damaged { .. })));
+    assert_eq!(now(tape.space_marks(1)).unwrap(), Moved::EndOfData(1));
+}
