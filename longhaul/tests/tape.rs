@@ -136,6 +136,62 @@ fn protected_tape_is_read_after_a_crash() {
     assert!(server.stop().success());
 }
 
+/// What no file mark has made stable is when the server ends by itself.
+#[test]
+fn stopped_server_names_the_end_of_what_was_written() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve(home.path(), "backup=tape:a.tape,size=4M");
+    let mut peer = initiator(portal);
+    (1..4).for_each(|fill| write(&mut peer, &[fill; 600]));
+    // docs/spec/tape.md: the number of records before the end that the label names.
+    let records = || {
+        let bytes = fs::read(home.path().join("a.tape")).unwrap();
+        [44, 4096 + 44].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()))
+    };
+    assert_eq!(records(), [0, 0]);
+    assert!(server.stop().success());
+    assert_eq!(records(), [3, 3]);
+}
+
+/// RFC 7143, 11.4.5.1: what the initiator has room for and the block has not is underflow, beside the sense data.
+#[test]
+fn block_of_another_length_is_a_residual_too() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve(home.path(), "backup=tape:a.tape,size=4M");
+    let mut peer = initiator(portal);
+    write(&mut peer, &[1; 300]);
+    write(&mut peer, &[2; 500]);
+    assert_eq!(ask(&mut peer, MARK, vec![], 0), Ok(vec![]));
+    assert_eq!(ask(&mut peer, REWIND, vec![], 0), Ok(vec![]));
+    let mut read = |itt, len: u32| {
+        let mut block = [0; 16];
+        block[0] = 0x08;
+        block[2..5].copy_from_slice(&len.to_be_bytes()[1..]);
+        let command = peer.command(itt, block);
+        peer.send(ScsiCommand { read: true, expected_len: len, ..command }, vec![]);
+        let mut came = 0;
+        loop {
+            let pdu = peer.receive().unwrap();
+            match pdu.header {
+                Header::DataIn(header) => {
+                    assert!(!header.has_status);
+                    came += pdu.data.len();
+                }
+                Header::ScsiResponse(response) => {
+                    assert!(!response.overflow && response.underflow == (response.residual > 0));
+                    let sense = Sense::parse(&pdu.data[2..]).unwrap();
+                    break (came, response.residual, sense.information.map(u64::cast_signed));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert_eq!(read(0x51, 1000), (300, 700, Some(700)));
+    assert_eq!(read(0x52, 100), (100, 0, Some(-400)));
+    assert_eq!(read(0x53, 1000), (0, 1000, Some(1000)));
+    assert!(server.stop().success());
+}
+
 #[test]
 fn tape_is_not_written_over_as_a_disk_unless_that_is_forced() {
     let home = tempfile::tempdir().unwrap();
