@@ -120,12 +120,12 @@ impl Core {
             Some(opened) => opened,
             empty => empty.insert(Opened { tape: self.open_tape().await?, is_told: false }),
         };
-        let outcome = match self.unit.is_for_reader() {
-            true => self.do_for_reader(nexus, (loaded, tape), op, abort).await,
-            false => match self.settle_before(op, tape, *is_told).await {
-                Ok(()) => self.do_for_writer((loaded, tape), op, came, abort).await,
-                Err(fault) => Err(fault),
-            },
+        if self.unit.is_for_reader() {
+            return self.do_for_reader(nexus, (loaded, tape), op, abort).await;
+        }
+        let outcome = match self.settle_before(op, tape, *is_told).await {
+            Ok(()) => self.do_for_writer((loaded, tape), op, came, abort).await,
+            Err(fault) => Err(fault),
         };
         *is_told |= matches!(outcome, Err(Fault::Check(_))) && tape.has_failed();
         if op == TapeOp::Unload && outcome.is_ok() {
@@ -215,6 +215,9 @@ impl Core {
         let _inside = abort.unless(self.state.lock.shared()).await?;
         let mut opened = abort.unless(loaded.tape.lock()).await?;
         self.refuse_outdated()?;
+        if self.unit.medium().readiness().lacks_medium() {
+            return Err(NO_TAPE.into());
+        }
         if let Some(Opened { tape, is_told }) = &mut *opened {
             let settled = self.settle_before(TapeOp::Load, tape, *is_told).await;
             *is_told |= settled.is_err() && tape.has_failed();

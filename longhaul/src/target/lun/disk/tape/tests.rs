@@ -208,6 +208,7 @@ async fn exchanged_tape_is_another_one() {
     let empty = new.exchange(Arc::new(Memory::new(0, 512)), String::new(), false).await.unwrap();
     assert_eq!(sense_of(&run(&empty, &REWIND)), NO_TAPE);
     assert!(!empty.has_medium());
+    assert_eq!(sense_of(&run(&empty, &[0x1B, 0, 0, 0, 1])), NO_TAPE, "nothing can be loaded");
 }
 
 #[test]
@@ -302,12 +303,18 @@ async fn tape_that_cannot_be_made_stable_stays_until_somebody_knows() {
     let disk = Arc::new(Faulty::new(SIZE, 512));
     let drive = drive_of(Arc::<Faulty>::clone(&disk));
     good(&write(&drive, 1, 300));
+    good(&write(&drive, 2, 300));
     disk.fail(Verb::Flush, Kind::Medium);
     let other = || Arc::new(Memory::new(SIZE, 512)) as Arc<dyn Volume>;
     for _ in 0..2 {
         let refused = drive.exchange(other(), "b".into(), false).await.err();
         assert!(matches!(refused, Some(ExchangeError::Unstable(_))), "{refused:?}");
     }
+    // What fails for a reader tells nothing to a writer.
+    disk.fail(Verb::Read, Kind::Gone);
+    let reader = drive.for_readers();
+    let failed = sense_of(&run_by(&reader, OTHER, &[0x2B, 0, 0, 0, 0, 0, 1], vec![]));
+    assert_eq!((failed.deferred, failed.key), (false, Key::NotReady));
     let lost = sense_of(&run(&drive, &REWIND));
     assert!(lost.deferred && lost.key == Key::MediumError, "{lost}");
     good(&run(&drive, &REWIND));
