@@ -4,6 +4,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::join3;
 use proto::scsi::sense::{Key, Stream};
 use proto::scsi::{DeviceType, Parsed};
+use testing::Random;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
@@ -389,4 +390,39 @@ fn tape_takes_no_command_of_disks() {
     let read = Parsed::of(&block(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1]), DeviceType::Disk);
     let response = drive.execute(ME, Command { parsed: read, data: vec![], announced: 0 });
     assert_eq!(sense_of(&response.now_or_never().unwrap()), unknown);
+}
+
+/// Whatever initiators send, and whatever fails meanwhile, each command has an answer.
+#[test]
+fn any_command_has_an_answer() {
+    const OPCODES: [u8; 20] = [
+        0x00, 0x01, 0x03, 0x05, 0x08, 0x0A, 0x10, 0x11, 0x12, 0x15, 0x19, 0x1A, 0x1B, 0x1E, 0x2B,
+        0x34, 0x44, 0x91, 0x92, 0xA3,
+    ];
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let disk = Arc::new(Faulty::new(SIZE, 512));
+        let drive = drive_of(Arc::<Faulty>::clone(&disk));
+        let reader = drive.for_readers();
+        for _ in 0..400 {
+            let mut cdb: [u8; 16] = random.bytes(16).try_into().unwrap();
+            cdb[0] = OPCODES[random.index(OPCODES.len())];
+            // Small numbers do more.
+            let kept = random.below(4) == 0;
+            (1..16).filter(|_| !kept).for_each(|at| cdb[at] &= [0, 1, 3, 7][at % 4]);
+            if random.below(60) == 0 {
+                let verb = [Verb::Read, Verb::Write, Verb::Flush][random.index(3)];
+                let kind = [Kind::Medium, Kind::NoSpace, Kind::Busy][random.index(3)];
+                disk.fail(verb, kind);
+            }
+            let unit = if random.below(4) == 0 { &reader } else { &drive };
+            let parsed = Parsed::of(&cdb, DeviceType::Tape);
+            let len = unit.data_out_len(&parsed);
+            let mut data = random.bytes(len.min(64) as usize);
+            data.resize(len as usize, 0);
+            let nexus = [ME, OTHER][random.index(2)];
+            let command = Command { parsed, data: vec![data.into()], announced: len };
+            assert!(unit.execute(nexus, command).now_or_never().is_some(), "{seed}: {cdb:02x?}");
+        }
+    }
 }
