@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::format::{BLOCK_MAX, Found, Header, LABELS, Label, Place, UNIT};
+use super::format::{BLOCK_MAX, FIRST, Found, Header, LABELS, Label, Place, UNIT};
 use super::writing::{UNSTABLE_MAX, Ways};
 use super::{SIZE_MIN, Tape, TapeError, TapeResult};
 use crate::{Error, Kind, Span, Volume};
@@ -127,6 +127,14 @@ async fn label_of(volume: &dyn Volume, new_id: u64) -> Result<Label, OpenError> 
         });
     }
     let label = newest(&copies, new_id)?;
+    let has_record = async || {
+        let unit = volume.read(Span::new(FIRST, UNIT)).await?;
+        Ok::<_, Error>(Header::decode(&unit).is_some())
+    };
+    if copies.iter().all(|copy| *copy == Found::Nothing) && has_record().await? {
+        // Labels are written before records: they are lost, and what is there must not be written over.
+        return Err(OpenError::Damaged);
+    }
     match label.end.at <= shape.size {
         true => Ok(label),
         false => Err(OpenError::CutOff { end: label.end.at, size: shape.size }),

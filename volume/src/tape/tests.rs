@@ -431,6 +431,12 @@ fn volume_that_is_no_tape_is_refused() {
     let mut bytes = vec![0; SIZE as usize];
     bytes[..512].copy_from_slice(&label);
     assert!(matches!(refused(Arc::new(Faulty::holding(bytes, 512))), OpenError::Damaged));
+    // One that has lost both labels is not blank.
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    put(&mut open(Arc::<Faulty>::clone(&disk)), &Item::Mark).unwrap();
+    let mut bytes = disk.contents();
+    bytes[..FIRST as usize].fill(0);
+    assert!(matches!(refused(Arc::new(Faulty::holding(bytes, 512))), OpenError::Damaged));
 }
 
 /// What is behind an older end is acknowledged too, once a file mark was: damage there is no torn tail.
