@@ -1,6 +1,8 @@
 //! How a tape is opened: which label counts, and where what was written ends.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use super::format::{BLOCK_MAX, FIRST, Found, Header, LABELS, Label, Place, UNIT};
 use super::writing::{UNSTABLE_MAX, Ways};
@@ -43,6 +45,9 @@ pub enum OpenError {
     #[error("more lies behind the end that the label of the tape names than a drive leaves there")]
     Unlabelled,
 }
+
+/// How many records are read before others are let run.
+const AT_ONCE: u32 = 2048;
 
 impl From<TapeError> for OpenError {
     fn from(error: TapeError) -> Self {
@@ -87,8 +92,12 @@ impl Tape {
     /// that is not, or is from an earlier run of writing, is the torn tail of the last run: nothing of it was acknowledged
     /// as stable, or the label would name an end behind it.
     async fn find_end(&mut self) -> Result<(), OpenError> {
-        let mut likely = 0;
+        let (mut likely, mut records) = (0, 0_u32);
         while let Some((header, sum)) = self.record_behind_end(likely).await? {
+            records += 1;
+            if records.is_multiple_of(AT_ONCE) {
+                let_others_run().await;
+            }
             let end = header.after(sum);
             self.unstable += end.at - self.end.at;
             (self.end, likely) = (end, header.len);
@@ -106,6 +115,19 @@ impl Tape {
             Err(why) => Err(why),
         }
     }
+}
+
+/// Lets other tasks run: what is read may be much, and all at hand.
+async fn let_others_run() {
+    let mut is_over = false;
+    poll_fn(|cx| match std::mem::replace(&mut is_over, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 /// The label of the tape on `volume`.

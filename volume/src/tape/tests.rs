@@ -630,6 +630,20 @@ fn little_is_left_behind_the_end_that_the_label_names() {
     assert!(matches!(now(Tape::open(volume, 1)), Err(OpenError::Unlabelled)));
 }
 
+/// What is read when a tape is opened may be much, and all at hand.
+#[test]
+fn opening_lets_others_run() {
+    let volume: Arc<dyn Volume> = Arc::new(Memory::new(4 << 20, 512));
+    let mut tape = open(Arc::clone(&volume));
+    (0..5000).for_each(|_| put(&mut tape, &Item::Mark).unwrap());
+    now(tape.put_label(Label { end: Place::BEGINNING, ..tape.label })).unwrap();
+    let mut opening = Box::pin(Tape::open(volume, 1));
+    for _ in 0..2 {
+        assert!((&mut opening).now_or_never().is_none(), "it lets nobody else run");
+    }
+    assert_eq!(now(opening).unwrap_or_else(|why| panic!("{why}")).end().marks, 5000);
+}
+
 #[test]
 fn tape_that_is_cut_off_is_told_from_a_damaged_one() {
     let disk = Arc::new(Faulty::new(3 * SIZE, 512));
@@ -691,11 +705,11 @@ fn warning_comes_while_another_block_fits() {
         [(1, 100), (1, 9000), (1, 200_000), (1, 310_000), (3, 900_000), (40, 8 << 20)]
     {
         let mut tape = open(Arc::new(Memory::new(size << 20, 512)));
-        let block = Bytes::from(vec![1; len]);
+        let block = [Bytes::from(vec![1; len])];
         while !tape.is_in_early_warning() {
-            now(tape.write(&[block.clone()])).unwrap_or_else(|why| panic!("{size} {len}: {why}"));
+            now(tape.write(&block)).unwrap_or_else(|why| panic!("{size} {len}: {why}"));
         }
-        now(tape.write(&[block])).unwrap_or_else(|why| panic!("{size} {len}: {why}"));
+        now(tape.write(&block)).unwrap_or_else(|why| panic!("{size} {len}: {why}"));
         for _ in 0..MARKS_RESERVE / UNIT {
             now(tape.write_mark()).unwrap();
         }
