@@ -10,6 +10,7 @@ use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::tape::{self, Position, TapeOp, Transfer};
 use proto::scsi::unit::truncate;
 use proto::scsi::{DeviceType, Sense, Status};
+use tokio::task::yield_now;
 use tracing::warn;
 use volume::tape::{Moved, OpenError, Place, Read, Tape, TapeError};
 
@@ -165,7 +166,7 @@ impl Core {
             let gone = loaded.cut(head);
             let changed = Additional::MEDIUM_MAY_HAVE_CHANGED;
             self.attend(|attentions| {
-                gone.iter().for_each(|nexus| attentions.tell(*nexus, changed))
+                gone.iter().for_each(|nexus| attentions.tell(*nexus, changed));
             });
         }
         outcome
@@ -280,7 +281,7 @@ impl Core {
         };
         let wanted = transfer.fixed.unwrap_or(transfer.count);
         for done in 0..blocks {
-            abort.check()?;
+            take_turns(done, abort).await?;
             let sense = match tape.read(wanted).await {
                 Ok(Read::Block(block)) if block.len() == wanted as usize => {
                     data.push(block);
@@ -316,7 +317,7 @@ impl Core {
     ) -> Result<TapeOutcome, Fault> {
         let mut done = 0;
         for block in blocks(transfer, came) {
-            abort.check()?;
+            take_turns(done, abort).await?;
             let written = tape.write(&block).await;
             written.map_err(|why| self.tape_fault(&why, transfer.left(done)))?;
             done += if transfer.fixed.is_some() { 1 } else { transfer.count };
@@ -335,7 +336,7 @@ impl Core {
         abort: &Abort,
     ) -> Result<TapeOutcome, Fault> {
         for done in 0..count {
-            abort.check()?;
+            take_turns(done, abort).await?;
             let left = u64::from(count - done);
             tape.write_mark().await.map_err(|why| self.tape_fault(&why, left))?;
         }
@@ -376,6 +377,16 @@ impl Core {
 
 /// A drive whose tape is not there is not ready.
 const NO_TAPE: Sense = Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT);
+
+/// Whether a command that has done so much of what it counts may go on. It lets others run now and then: its blocks may be
+/// many, and all at hand.
+async fn take_turns(done: u32, abort: &Abort) -> Result<(), Fault> {
+    const AT_ONCE: u32 = 2048;
+    if done > 0 && done.is_multiple_of(AT_ONCE) {
+        yield_now().await;
+    }
+    abort.check()
+}
 
 /// The early warning, if something was written there.
 fn warned(tape: &Tape, has_written: bool) -> TapeOutcome {

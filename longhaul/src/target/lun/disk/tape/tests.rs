@@ -266,6 +266,35 @@ fn many_short_blocks_are_returned_in_few_pieces() {
     assert_eq!((read.data.len(), good(&read)), (1, data));
 }
 
+/// A command of many blocks lets others run, and ends between two of them when it is aborted.
+#[tokio::test]
+async fn command_of_many_blocks_is_not_done_at_once() {
+    let drive = drive_of(Arc::new(Memory::new(4 << 20, 512)));
+    let select = [0, 0, 0x10, 8, 0, 0, 0, 0, 0, 0, 0, 1];
+    good(&run_by(&drive, ME, &[0x15, 0x10, 0, 0, 12], select.to_vec()));
+    let begin = |cdb: &[u8], data: Vec<u8>| {
+        let parsed = Parsed::of(&block(cdb), DeviceType::Tape);
+        let announced = data.len() as u32;
+        drive.execute(ME, Command { parsed, data: vec![data.into()], announced })
+    };
+    let data: Vec<u8> = (0..5000_u32).map(|at| at as u8).collect();
+    for is_aborted in [true, false] {
+        let mut write = begin(&[0x0A, 1, 0, 0x13, 0x88], data.clone());
+        assert!((&mut write).now_or_never().is_none(), "it lets nobody else run");
+        if is_aborted {
+            write.abort();
+        }
+        let status = write.await.status;
+        assert_eq!(status, if is_aborted { Status::TaskAborted } else { Status::Good });
+        let written = if is_aborted { 2048 } else { 5000 };
+        assert_eq!(position(&drive), (written, 0));
+        good(&run(&drive, &REWIND));
+    }
+    let mut read = begin(&[0x08, 1, 0, 0x13, 0x88], vec![]);
+    assert!((&mut read).now_or_never().is_none(), "it lets nobody else run");
+    assert_eq!(good(&read.await), data);
+}
+
 #[test]
 fn reserved_tape_is_moved_by_its_holder_only() {
     let drive = recorded();
