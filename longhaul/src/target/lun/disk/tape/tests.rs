@@ -374,15 +374,18 @@ async fn load_that_waited_does_not_load_a_tape_that_is_gone() {
         let announced = data.len() as u32;
         drive.execute(ME, Command { parsed, data: vec![data.into()], announced })
     };
-    let mut write = begin(&[0x0A, 0, 0, 0, 1], vec![1]);
-    assert!((&mut write).now_or_never().is_none());
-    let mut load = begin(&[0x1B, 0, 0, 0, 1], vec![]);
-    assert!((&mut load).now_or_never().is_none());
+    // Two labels and the block. What LOAD makes stable first waits.
+    disk.let_through(3);
+    good(&begin(&[0x0A, 0, 0, 0, 1], vec![1]).await);
+    let mut first = begin(&[0x1B, 0, 0, 0, 1], vec![]);
+    assert!((&mut first).now_or_never().is_none());
     let empty = Arc::new(Memory::new(0, 512));
     let mut exchange = Box::pin(drive.exchange(empty, String::new(), false));
     assert!((&mut exchange).now_or_never().is_none());
+    let mut second = begin(&[0x1B, 0, 0, 0, 1], vec![]);
+    assert!((&mut second).now_or_never().is_none());
     disk.let_through(100);
-    let (_, exchanged, _) = join3(write, exchange, load).await;
+    let (_, exchanged, _) = join3(first, exchange, second).await;
     let empty = exchanged.unwrap();
     assert!(!empty.has_medium());
     assert_eq!(sense_of(&run(&empty, &REWIND)), NO_TAPE);
