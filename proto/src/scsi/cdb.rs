@@ -11,7 +11,7 @@ mod traits;
 
 pub use optical::{OpticalCdb, TrackAddress};
 pub use table::{Entry, Requires, commands};
-pub use tape::{Destination, Over, PositionForm, TapeCdb};
+pub use tape::{Destination, PositionForm, SpaceCode, TapeCdb};
 pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
 
 use super::device_type::DeviceType;

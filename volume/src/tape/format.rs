@@ -178,7 +178,7 @@ pub(super) struct Header {
     pub(super) mark_skip: u64,
 }
 
-/// The number of an earlier record, to which record `number` has a way: with the lowest bit of its number cleared. From
+/// The number of an earlier record, to which record `number` has a link: with the lowest bit of its number cleared. From
 /// the last record any other is found along these and the records before them in some log² steps.
 pub(super) const fn skip_target(number: u64) -> u64 {
     number & number.wrapping_sub(1)

@@ -24,7 +24,7 @@ pub use self::opening::OpenError;
 pub use self::reading::Read;
 
 use self::format::{FIRST, Header, Label, UNIT};
-use self::writing::Ways;
+use self::writing::SkipLinks;
 use crate::{Error, Kind, Span, Volume};
 
 /// The smallest volume that can be a tape.
@@ -45,9 +45,9 @@ pub struct Tape {
     unstable: u64,
     /// This run of writing has its own number, and may go on at `end`.
     is_writing: bool,
-    /// Ways to earlier records, and to file marks, from the last one that was written.
-    ways: Ways,
-    mark_ways: Ways,
+    /// Links to earlier records, and to file marks, from the last one that was written.
+    links: SkipLinks,
+    mark_links: SkipLinks,
     /// The longest block of this run of writing.
     longest: u32,
     /// Something that was written could not be made stable.

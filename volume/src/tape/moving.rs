@@ -1,4 +1,4 @@
-//! Moving the head without reading data: along the ways that each record has to earlier ones.
+//! Moving the head without reading data: along the links that each record has to earlier ones.
 
 use super::format::{BLOCK_MAX, FIRST, Header, Kind, Place, UNIT, skip_target};
 use super::{Tape, TapeError, TapeResult};

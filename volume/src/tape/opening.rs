@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::format::{BLOCK_MAX, FIRST, Found, Header, LABELS, Label, Place, UNIT};
-use super::writing::{UNSTABLE_MAX, Ways};
+use super::writing::{SkipLinks, UNSTABLE_MAX};
 use super::{SIZE_MIN, Tape, TapeError, TapeResult};
 use crate::{Error, Kind, Span, Volume};
 
@@ -73,7 +73,7 @@ impl Tape {
     }
 
     fn labelled(volume: Arc<dyn Volume>, label: Label) -> Self {
-        let (ways, mark_ways) = (Ways::default(), Ways::default());
+        let (links, mark_links) = (SkipLinks::default(), SkipLinks::default());
         Self {
             volume,
             label,
@@ -81,8 +81,8 @@ impl Tape {
             end: label.end,
             unstable: 0,
             is_writing: false,
-            ways,
-            mark_ways,
+            links,
+            mark_links,
             longest: 0,
             has_failed: false,
         }

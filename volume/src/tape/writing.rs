@@ -12,9 +12,9 @@ pub(super) const UNSTABLE_MAX: u64 = if cfg!(test) { 1 << 18 } else { 1 << 30 };
 
 /// The records on the way that the last one has to the first, the last one behind the others.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ways(Vec<(u64, u64)>);
+pub(super) struct SkipLinks(Vec<(u64, u64)>);
 
-impl Ways {
+impl SkipLinks {
     /// Where the record is that the next one, `number`, has a way to.
     fn skip_of(&self, number: u64) -> u64 {
         let target = skip_target(number);
@@ -105,7 +105,7 @@ impl Tape {
             return Ok(());
         }
         self.sync().await?;
-        let (ways, mark_ways) = self.ways_to_head().await?;
+        let (links, mark_links) = self.links_to_head().await?;
         let label = Label { epoch: self.label.epoch + 1, end: self.at, ..self.label };
         let was = self.end.at;
         match self.put_label(label).await {
@@ -117,7 +117,7 @@ impl Tape {
             }
         }
         (self.end, self.is_writing, self.longest) = (self.at, true, 0);
-        (self.ways, self.mark_ways) = (ways, mark_ways);
+        (self.links, self.mark_links) = (links, mark_links);
         self.release(was).await;
         Ok(())
     }
@@ -141,12 +141,12 @@ impl Tape {
         Ok(label)
     }
 
-    /// The ways to earlier records and file marks from those before the head.
-    async fn ways_to_head(&self) -> TapeResult<(Ways, Ways)> {
-        let (mut ways, mut mark_ways) = (Vec::new(), Vec::new());
+    /// The links to earlier records and file marks from those before the head.
+    async fn links_to_head(&self) -> TapeResult<(SkipLinks, SkipLinks)> {
+        let (mut links, mut mark_links) = (Vec::new(), Vec::new());
         let mut next = self.at.object.checked_sub(1).map(|number| (number, self.at.previous));
         while let Some((number, at)) = next {
-            ways.push((number, at));
+            links.push((number, at));
             let is_it = |found: &Header| found.place.object == number;
             let skip = match self.header(at, is_it).await {
                 Ok((header, _)) => header.skip,
@@ -158,7 +158,7 @@ impl Tape {
         }
         let mut next = self.at.marks.checked_sub(1).map(|number| (number, self.at.last_mark));
         while let Some((number, at)) = next {
-            mark_ways.push((number, at));
+            mark_links.push((number, at));
             let is_it = |found: &Header| found.kind == Kind::Mark && found.place.marks == number;
             let skip = match self.header(at, is_it).await {
                 Ok((header, _)) => header.mark_skip,
@@ -170,9 +170,9 @@ impl Tape {
             };
             next = (number > 0).then(|| (skip_target(number), skip));
         }
-        ways.reverse();
-        mark_ways.reverse();
-        Ok((Ways(ways), Ways(mark_ways)))
+        links.reverse();
+        mark_links.reverse();
+        Ok((SkipLinks(links), SkipLinks(mark_links)))
     }
 
     async fn append(&mut self, kind: Kind, len: u32, data: &[Bytes]) -> TapeResult<()> {
@@ -189,9 +189,9 @@ impl Tape {
         // One that fails is not there: the next one takes its place.
         self.volume.write(place.at, record.freeze(), Durability::Volatile).await?;
         self.unstable += Header::size(len);
-        self.ways.push(place.object, place.at);
+        self.links.push(place.object, place.at);
         if kind == Kind::Mark {
-            self.mark_ways.push(place.marks, place.at);
+            self.mark_links.push(place.marks, place.at);
         }
         self.at = header.after(sum);
         (self.end, self.longest) = (self.at, self.longest.max(len));
@@ -201,7 +201,7 @@ impl Tape {
     fn next_header(&self, kind: Kind, len: u32, data_sum: u32) -> Header {
         let place = self.at;
         let mark_skip = match kind {
-            Kind::Mark => self.mark_ways.skip_of(place.marks),
+            Kind::Mark => self.mark_links.skip_of(place.marks),
             Kind::Block => 0,
         };
         Header {
@@ -211,7 +211,7 @@ impl Tape {
             tape: self.label.tape,
             epoch: self.label.epoch,
             place,
-            skip: self.ways.skip_of(place.object),
+            skip: self.links.skip_of(place.object),
             mark_skip,
         }
     }

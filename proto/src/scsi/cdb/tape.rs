@@ -32,8 +32,8 @@ pub enum TapeCdb {
     },
     /// SPACE (6) and (16) (SSC-4, 7.17 and 7.18).
     Space {
-        /// Over what.
-        over: Over,
+        /// What is counted.
+        code: SpaceCode,
         /// COUNT.
         count: i64,
     },
@@ -69,7 +69,7 @@ pub enum TapeCdb {
 
 /// What SPACE counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum SpaceCode {
     /// Logical blocks.
     Blocks,
     /// File marks.

@@ -1,7 +1,7 @@
 //! What commands on a tape ask for.
 
 use super::super::Sense;
-use super::super::cdb::{Destination, Over, PositionForm};
+use super::super::cdb::{Destination, PositionForm, SpaceCode};
 use super::super::mode::Switches;
 use super::super::sense::{Additional, Key, Stream};
 
@@ -21,8 +21,8 @@ pub enum TapeOp {
     },
     /// Move over so many of them; backwards, if there are less than none.
     Space {
-        /// Over what.
-        over: Over,
+        /// What is counted.
+        code: SpaceCode,
         /// COUNT.
         count: i64,
     },

@@ -5,7 +5,7 @@ use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
-use proto::scsi::cdb::{Destination, Over, PositionForm};
+use proto::scsi::cdb::{Destination, PositionForm, SpaceCode};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::tape::{self, Position, TapeOp, Transfer};
 use proto::scsi::unit::truncate;
@@ -473,20 +473,21 @@ fn position(tape: &Tape, form: PositionForm, allocation: u32) -> TapeOutcome {
 /// Moves the head, and says where it came to rest if it is not where it was sent.
 async fn move_head(tape: &mut Tape, op: TapeOp) -> Result<Option<Sense>, TapeError> {
     let moved = match op {
-        TapeOp::Space { over: Over::EndOfData, .. } | TapeOp::Locate(Destination::EndOfData) => {
+        TapeOp::Space { code: SpaceCode::EndOfData, .. }
+        | TapeOp::Locate(Destination::EndOfData) => {
             tape.go_to_end();
             Moved::There
         }
-        TapeOp::Space { over: Over::Blocks, count: count @ 0.. } => {
+        TapeOp::Space { code: SpaceCode::Blocks, count: count @ 0.. } => {
             tape.space_blocks(count.unsigned_abs()).await?
         }
-        TapeOp::Space { over: Over::Blocks, count } => {
+        TapeOp::Space { code: SpaceCode::Blocks, count } => {
             tape.space_blocks_back(count.unsigned_abs()).await?
         }
-        TapeOp::Space { over: Over::Filemarks, count: count @ 0.. } => {
+        TapeOp::Space { code: SpaceCode::Filemarks, count: count @ 0.. } => {
             tape.space_marks(count.unsigned_abs()).await?
         }
-        TapeOp::Space { over: Over::Filemarks, count } => {
+        TapeOp::Space { code: SpaceCode::Filemarks, count } => {
             tape.space_marks_back(count.unsigned_abs()).await?
         }
         TapeOp::Locate(Destination::Object(object)) => tape.locate(object).await?,

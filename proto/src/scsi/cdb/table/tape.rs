@@ -1,6 +1,6 @@
 //! The commands that only tapes have.
 
-use super::super::tape::{Destination, Over, PositionForm, TapeCdb};
+use super::super::tape::{Destination, PositionForm, SpaceCode, TapeCdb};
 use super::super::{Cdb, Fields, Sense};
 use super::{Entry, Types, row};
 use crate::scsi::cdb::traits::{self, Traits};
@@ -45,7 +45,7 @@ pub(in crate::scsi::cdb) static COMMANDS: &[Entry] = &[
     tape(0x11, &[0x11, 0x0F, 0xFF, 0xFF, 0xFF, 0], traits::MOVE, |cdb| {
         // The count has 24 bits and a sign.
         let count = i64::from((count_24(cdb) << 8).cast_signed() >> 8);
-        Ok(TapeCdb::Space { over: over(cdb)?, count }.into())
+        Ok(TapeCdb::Space { code: space_code(cdb)?, count }.into())
     }),
     tape(0x19, &[0x19, 0x03, 0, 0, 0, 0], traits::ERASE, |cdb| {
         // LONG is where others have IMMED.
@@ -79,7 +79,7 @@ pub(in crate::scsi::cdb) static COMMANDS: &[Entry] = &[
     }),
     tape(0x91, &COUNT_16, traits::MOVE, |cdb| {
         let count = cdb.be::<4, 8>().cast_signed();
-        Ok(TapeCdb::Space { over: over(cdb)?, count }.into())
+        Ok(TapeCdb::Space { code: space_code(cdb)?, count }.into())
     }),
     tape(0x92, &LOCATE_16, traits::MOVE, |cdb| {
         only_partition(cdb, cdb.u8::<3>(), 3)?;
@@ -104,11 +104,11 @@ fn count_24(cdb: Fields<'_>) -> u32 {
     cdb.be::<2, 3>() as u32
 }
 
-fn over(cdb: Fields<'_>) -> Result<Over, Sense> {
+fn space_code(cdb: Fields<'_>) -> Result<SpaceCode, Sense> {
     match cdb.u8::<1>() & 0x0F {
-        0b0000 => Ok(Over::Blocks),
-        0b0001 => Ok(Over::Filemarks),
-        0b0011 => Ok(Over::EndOfData),
+        0b0000 => Ok(SpaceCode::Blocks),
+        0b0001 => Ok(SpaceCode::Filemarks),
+        0b0011 => Ok(SpaceCode::EndOfData),
         // Sequential file marks, and set marks.
         _ => Err(Sense::invalid_cdb(1, Some(3))),
     }

@@ -81,7 +81,7 @@ pub(super) fn plan(
             // Where nothing is buffered there is nothing that could be left for later.
             TapeOp::WriteFilemarks { count, durable: !immediate || switches.unbuffered }
         }
-        TapeCdb::Space { over, count } => TapeOp::Space { over, count },
+        TapeCdb::Space { code, count } => TapeOp::Space { code, count },
         TapeCdb::Locate(destination) => TapeOp::Locate(destination),
         TapeCdb::Rewind => TapeOp::Rewind,
         TapeCdb::LoadUnload { load: true } => TapeOp::Load,

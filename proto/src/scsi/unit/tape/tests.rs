@@ -1,4 +1,4 @@
-use super::super::super::cdb::{Destination, Over, Parsed, PositionForm, commands};
+use super::super::super::cdb::{Destination, Parsed, PositionForm, SpaceCode, commands};
 use super::super::super::command::Command;
 use super::super::super::inquiry::{Identity, Standard};
 use super::super::super::readiness::Readiness;
@@ -178,13 +178,13 @@ fn marks_and_movements_have_their_fields() {
     // WSMK: set marks are refused.
     let refused = |bytes: &[u8]| plan(bytes, unit().defaults()).unwrap_err();
     assert_eq!(refused(&[0x10, 2, 0, 0, 1]), Sense::invalid_cdb(1, Some(1)));
-    let space = |over, count| TapeOp::Space { over, count };
-    assert_eq!(op(&[0x11, 0, 0, 0, 3]), space(Over::Blocks, 3));
-    assert_eq!(op(&[0x11, 1, 0xFF, 0xFF, 0xFE]), space(Over::Filemarks, -2));
-    assert_eq!(op(&[0x11, 3]), space(Over::EndOfData, 0));
+    let space = |code, count| TapeOp::Space { code, count };
+    assert_eq!(op(&[0x11, 0, 0, 0, 3]), space(SpaceCode::Blocks, 3));
+    assert_eq!(op(&[0x11, 1, 0xFF, 0xFF, 0xFE]), space(SpaceCode::Filemarks, -2));
+    assert_eq!(op(&[0x11, 3]), space(SpaceCode::EndOfData, 0));
     assert_eq!(refused(&[0x11, 4, 0, 0, 1]), Sense::invalid_cdb(1, Some(3)));
     let back = [0x91, 1, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFD];
-    assert_eq!(op(&back), space(Over::Filemarks, -3));
+    assert_eq!(op(&back), space(SpaceCode::Filemarks, -3));
     assert_eq!(op(&[0x2B, 0, 0, 1, 0, 0, 2]), TapeOp::Locate(Destination::Object(0x0100_0002)));
     assert_eq!(refused(&[0x2B, 2, 0, 0, 0, 0, 0, 0, 1]), Sense::invalid_cdb(8, None));
     let long = |kind| [0x92, kind, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2];
