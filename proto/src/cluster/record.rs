@@ -13,6 +13,9 @@ const MAGIC: [u8; 4] = *b"LHGW";
 const VERSION: u16 = 1;
 const CHECKSUM: usize = 4;
 
+/// No number gets as far by counting. The next one is one that can be counted on from.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// The longest name of a gateway.
 pub const GATEWAY_MAX: usize = 64;
 
@@ -31,7 +34,9 @@ pub struct GatewayName(String);
 
 /// A text that names no gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a gateway has a name of 1 to {GATEWAY_MAX} letters, digits, dots and hyphens")]
+#[error(
+    "a gateway has a name of 1 to {GATEWAY_MAX} letters, digits, dots and hyphens, which begins with a letter or a digit"
+)]
 pub struct NotGateway;
 
 impl FromStr for GatewayName {
@@ -39,7 +44,9 @@ impl FromStr for GatewayName {
 
     fn from_str(text: &str) -> Result<Self, NotGateway> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
-        let is_name = (1..=GATEWAY_MAX).contains(&text.len()) && text.bytes().all(fits);
+        // The program that fences gets it as an argument, and must not take it for an option.
+        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
+        let is_name = text.len() <= GATEWAY_MAX && begins && text.bytes().all(fits);
         if is_name { Ok(Self(text.to_owned())) } else { Err(NotGateway) }
     }
 }
@@ -154,6 +161,9 @@ impl Record {
             return Err(RecordError::Checksum);
         }
         let [version, epoch, renewals] = [reader.u64()?, reader.u64()?, reader.u64()?];
+        if version.max(epoch).max(renewals) > NUMBER_MAX {
+            return Err(RecordError::Content("number"));
+        }
         let lease = Duration::from_millis(reader.u32()?.into());
         let incarnation = reader.u64()?;
         let [holder, left_by, wanted_by] =
@@ -238,12 +248,26 @@ mod tests {
         assert!(Record::decode(&longer).is_err());
     }
 
+    /// Whoever may write to the directory must not have a gateway count over the end of its numbers.
+    #[test]
+    fn record_whose_numbers_cannot_be_counted_on_is_refused() {
+        for largest in [
+            Record { version: u64::MAX, ..record() },
+            Record { epoch: u64::MAX, ..record() },
+            Record { renewals: u64::MAX, ..record() },
+        ] {
+            assert_eq!(Record::decode(&largest.encode()), Err(RecordError::Content("number")));
+        }
+    }
+
     #[test]
     fn names_of_gateways_are_short_and_plain() {
         for name in ["a", "gw-1.example.org", &"x".repeat(GATEWAY_MAX)] {
             assert_eq!(name.parse::<GatewayName>().map(|it| it.to_string()), Ok(name.to_owned()));
         }
-        for wrong in ["", "a b", "a/b", "ä", "a\n", &"x".repeat(GATEWAY_MAX + 1)] {
+        for wrong in
+            ["", "-rf", "--help", "..", "a b", "a/b", "ä", "a\n", &"x".repeat(GATEWAY_MAX + 1)]
+        {
             assert_eq!(wrong.parse::<GatewayName>(), Err(NotGateway), "{wrong}");
         }
     }
