@@ -24,7 +24,7 @@ use proto::identity::PublicKey;
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::IscsiName;
 use volume::layer::pipeline::Settings;
-use volume::{CryptoErase, Volume};
+use volume::{CryptoErase, Shape, Volume};
 
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
@@ -106,6 +106,8 @@ pub struct OpenOptions {
     pub trace: Option<Arc<Trace>>,
     /// Another gateway has it: only what it is like is looked at.
     pub standby: bool,
+    /// What it is like then, if that is known: then its file is not looked at.
+    pub known_shape: Option<Shape>,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.

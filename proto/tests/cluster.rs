@@ -187,7 +187,7 @@ impl Simulation {
                 let base = self.gateways[at].lease.record().units.get(UNIT).cloned();
                 let next = number(self.gateways[at].lease.record()) + 1;
                 let image = next.to_be_bytes().to_vec();
-                self.gateways[at].lease.update(Update { unit: UNIT.into(), base, image });
+                self.gateways[at].lease.update(time, Update { unit: UNIT.into(), base, image });
                 self.gateways[at].asked = Some(next);
             }
             _ => {}
@@ -342,6 +342,7 @@ impl Simulation {
         let now = self.now;
         let active = self.gateways.each_mut().map(|gateway| gateway.answers(now));
         assert!(active != [false, false], "nobody is active in peace");
+        assert!(self.gateways.iter().all(|gateway| gateway.asked.is_none()), "nobody is answered");
         (self.moves, self.acknowledged)
     }
 }
@@ -367,42 +368,147 @@ fn fence_keeps_two_gateways_apart_where_clocks_stand_still() {
     simulate(World { clocks_stop: true, fences: true });
 }
 
-/// A machine that was cloned, or a configuration that was copied: nobody fences himself.
-#[test]
-fn gateway_waits_for_another_one_of_its_own_name_as_for_any() {
-    let settings = |incarnation| Settings {
-        me: Holder { gateway: "a".parse().unwrap(), incarnation },
-        lease: LEASE,
-        fences: true,
-    };
-    let start = Time::from_origin(Duration::ZERO);
-    let [mut first, mut second] = [1, 2].map(|number| Lease::new(settings(number), start));
-    let mut store = None;
-    // Everything is done at once; who holds it opens its volumes.
-    let mut step = |lease: &mut Lease, now: Time| {
+/// A store that does everything at once. Whoever holds the lease opens the volumes at once too, unless it is told not to.
+#[derive(Default)]
+struct Store {
+    record: Option<Record>,
+    opens_late: bool,
+}
+
+impl Store {
+    fn step(&mut self, lease: &mut Lease, now: Time) {
         match lease.poll(now) {
-            Step::Read => lease.read(now, Ok(store.clone())),
+            Step::Read => lease.read(now, Ok(self.record.clone())),
             Step::Write(record) => {
-                let before = store.as_ref().map_or(0, |store: &Record| store.version);
+                let before = self.record.as_ref().map_or(0, |store| store.version);
                 let is_next = record.version == before + 1;
-                store = if is_next { Some(record) } else { store.take() };
+                if is_next {
+                    self.record = Some(record);
+                }
                 lease.written(now, if is_next { Written::Done } else { Written::Conflict });
             }
             Step::Fence(name) => panic!("{name} is fenced"),
             Step::Wait(_) => {}
         }
-        lease.opened(now);
-    };
-    let at = |number: u32| start + LEASE / 20 * number;
-    for number in 0..200 {
-        step(&mut first, at(number));
-        step(&mut second, at(number));
-        assert_eq!(second.role(at(number)), Role::Standby);
+        if !self.opens_late {
+            lease.opened(now);
+        }
     }
+
+    /// Lets these gateways run, each twenty times in a lease, from one moment to another, both in twentieths of a lease.
+    fn run(&mut self, leases: &mut [&mut Lease], from: u32, to: u32) {
+        for number in from..to {
+            for lease in &mut *leases {
+                self.step(lease, at(number));
+            }
+        }
+    }
+}
+
+fn at(number: u32) -> Time {
+    Time::from_origin(Duration::ZERO) + LEASE / 20 * number
+}
+
+fn gateway(name: &str, incarnation: u64, fences: bool) -> Lease {
+    let me = Holder { gateway: name.parse().unwrap(), incarnation };
+    Lease::new(Settings { me, lease: LEASE, fences }, at(0))
+}
+
+fn change() -> Update {
+    Update { unit: UNIT.into(), base: None, image: vec![7] }
+}
+
+/// A machine that was cloned, or a configuration that was copied: nobody fences himself.
+#[test]
+fn gateway_waits_for_another_one_of_its_own_name_as_for_any() {
+    let (mut first, mut second) = (gateway("a", 1, true), gateway("a", 2, true));
+    let mut store = Store::default();
+    store.run(&mut [&mut first, &mut second], 0, 200);
     assert_eq!(first.role(at(199)), Role::Active);
+    assert_eq!(second.role(at(199)), Role::Standby);
     // It ends without a word.
-    (200..260).for_each(|number| step(&mut second, at(number)));
+    store.run(&mut [&mut second], 200, 260);
     assert_eq!(second.role(at(259)), Role::Active);
+}
+
+/// As after a pause of the process: what came meanwhile is asked for before the end of the lease is noticed.
+#[test]
+fn change_that_is_asked_for_after_the_end_of_the_lease_is_answered() {
+    let mut active = gateway("a", 1, false);
+    let mut store = Store::default();
+    store.run(&mut [&mut active], 0, 20);
+    assert_eq!(active.role(at(19)), Role::Active);
+    active.update(at(60), change());
+    store.run(&mut [&mut active], 60, 61);
+    assert_eq!((active.take_outcome(), active.role(at(60))), (Some(Outcome::Unknown), Role::Lost));
+    // The volumes cannot be closed before whoever asks is answered.
+    active.update(at(61), change());
+    store.run(&mut [&mut active], 61, 62);
+    assert_eq!((active.take_outcome(), active.role(at(61))), (Some(Outcome::Unknown), Role::Lost));
+}
+
+#[test]
+fn change_by_a_standby_is_in_force_when_it_takes_over_itself() {
+    let (mut active, mut standby) = (gateway("a", 1, false), gateway("b", 2, false));
+    let mut store = Store::default();
+    store.run(&mut [&mut active, &mut standby], 0, 40);
+    standby.update(at(40), change());
+    store.run(&mut [&mut standby], 40, 50);
+    assert_eq!(standby.take_outcome(), None, "the holder has not shown that it knows of it");
+    store.run(&mut [&mut standby], 50, 80);
+    assert_eq!(standby.role(at(79)), Role::Active);
+    assert_eq!(standby.take_outcome(), Some(Outcome::Done));
+}
+
+/// A fence that fails keeps a gateway from taking over for ever.
+#[test]
+fn change_that_nobody_puts_in_force_is_answered_after_some_leases() {
+    let (mut active, mut standby) = (gateway("a", 1, false), gateway("b", 2, true));
+    let mut store = Store::default();
+    store.run(&mut [&mut active, &mut standby], 0, 40);
+    standby.update(at(40), change());
+    for number in 40..110 {
+        match standby.poll(at(number)) {
+            Step::Fence(_) => standby.fenced(at(number), false),
+            Step::Read => standby.read(at(number), Ok(store.record.clone())),
+            Step::Write(record) => {
+                store.record = Some(record);
+                standby.written(at(number), Written::Done);
+            }
+            Step::Wait(_) => {}
+        }
+    }
+    assert_eq!(standby.take_outcome(), Some(Outcome::Unknown));
+}
+
+/// A file system that is not mounted any more, and beneath it an empty directory, or one of long ago.
+#[test]
+fn record_that_is_gone_or_older_is_not_taken_for_a_new_one() {
+    let (mut active, mut standby) = (gateway("a", 1, false), gateway("b", 2, false));
+    let mut store = Store::default();
+    store.run(&mut [&mut active, &mut standby], 0, 10);
+    let old = store.record.clone();
+    store.run(&mut [&mut active, &mut standby], 10, 40);
+    for elsewhere in [None, old] {
+        let mut store = Store { record: elsewhere.clone(), ..Store::default() };
+        let mut standby = standby.clone();
+        store.run(&mut [&mut standby], 40, 100);
+        assert_eq!((standby.role(at(99)), store.record), (Role::Standby, elsewhere));
+    }
+}
+
+#[test]
+fn gateway_that_does_not_open_the_volumes_gives_the_lease_to_another() {
+    let (mut first, mut second) = (gateway("a", 1, false), gateway("b", 2, false));
+    let mut store = Store { opens_late: true, ..Store::default() };
+    store.run(&mut [&mut first, &mut second], 0, 40);
+    assert_eq!(first.role(at(39)), Role::TakingOver);
+    second.move_on(at(40));
+    store.run(&mut [&mut first, &mut second], 40, 50);
+    assert_eq!(first.role(at(49)), Role::Leaving);
+    first.closed(at(50));
+    store.run(&mut [&mut first, &mut second], 50, 60);
+    assert_eq!(second.role(at(59)), Role::TakingOver);
 }
 
 /// What the lease alone does not do, as the specification says: one of the laws breaks.

@@ -147,6 +147,9 @@ fn file_options(options: &OpenOptions) -> file::FileOptions {
 }
 
 fn open_standby(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
+    if let Some(shape) = &options.known_shape {
+        return Ok(Store::new("standby", standby::like(shape.clone())));
+    }
     let opened = standby::open(path, &file_options(options));
     let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
     Ok(Store::new("standby", opened))

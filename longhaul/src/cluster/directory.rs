@@ -9,37 +9,59 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proto::cluster::{RECORD_MAX, Record, UNITS_MAX};
+use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX};
+use tempfile::{NamedTempFile, TempPath};
 
 use super::store::RecordStore;
-use crate::durable::make_directories;
+use crate::printable::Shown as _;
 
 /// How many versions stay.
 const KEPT: u64 = 64;
 
 const PREFIX: &str = "record-";
 
+/// The digits of a version in a name.
+const DIGITS: usize = 20;
+
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Directory(PathBuf);
+pub(super) struct Directory {
+    path: PathBuf,
+    /// How the names of new files begin before they are a version: they are this gateway's.
+    new: String,
+}
 
 impl Directory {
-    /// The directory at `path`, made if it is not there.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        make_directories(path, 0o777)?;
-        Ok(Self(path.to_owned()))
+    /// The directory at `path`, for this gateway. It has to be there: one that is made where a file system is not mounted
+    /// would be another than that of the other gateways.
+    pub(super) fn open(path: &Path, gateway: &GatewayName) -> io::Result<Self> {
+        let directory = Self { path: path.to_owned(), new: format!("new-{gateway}-") };
+        directory.remove_left()?;
+        Ok(directory)
     }
 
     fn path(&self, version: u64) -> PathBuf {
-        self.0.join(format!("{PREFIX}{version:020}"))
+        self.path.join(format!("{PREFIX}{version:0DIGITS$}"))
+    }
+
+    /// Removes what an earlier life of this gateway has left that was killed.
+    fn remove_left(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(self.new.as_bytes()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
     }
 
     /// The versions that are there, in order.
     fn versions(&self) -> io::Result<Vec<u64>> {
         let mut versions = Vec::new();
-        for entry in fs::read_dir(&self.0)? {
+        for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
             let version = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let version = version.filter(|version| version.len() == DIGITS);
             versions.extend(version.and_then(|version| version.parse::<u64>().ok()));
         }
         versions.sort_unstable();
@@ -64,6 +86,30 @@ impl Directory {
         Ok(true)
     }
 
+    /// A file with these bytes that has no version yet. Where the file system is full the oldest version becomes it, whose
+    /// space it has: the lease must not end because a volume has grown.
+    fn new_file(&self, bytes: &[u8]) -> io::Result<NamedTempFile> {
+        match self.empty_file().and_then(|file| written(file, bytes)) {
+            Err(why) if is_full(&why) => written(self.oldest_file()?.ok_or(why)?, bytes),
+            done => done,
+        }
+    }
+
+    fn empty_file(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new().prefix(&self.new).tempfile_in(&self.path)
+    }
+
+    /// The oldest version, which is none any more. The newer ones that are kept say that it is old.
+    fn oldest_file(&self) -> io::Result<Option<NamedTempFile>> {
+        let versions = self.versions()?;
+        let [oldest, _, ..] = *versions else { return Ok(None) };
+        // A name of its own, which no other call of this gateway has.
+        let new = self.path.join(format!("{}of-{oldest}", self.new));
+        fs::rename(self.path(oldest), &new)?;
+        let file = File::options().write(true).truncate(false).open(&new)?;
+        Ok(Some(NamedTempFile::from_parts(file, TempPath::try_from_path(new)?)))
+    }
+
     fn forget_before(&self, newest: u64) -> io::Result<()> {
         let old = self.versions()?.into_iter().filter(|version| version + KEPT <= newest);
         for version in old {
@@ -76,11 +122,27 @@ impl Directory {
     }
 }
 
+/// The same file with these bytes, which are stable.
+fn written(mut file: NamedTempFile, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    file.write_all(bytes)?;
+    file.as_file().set_len(bytes.len() as u64)?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+fn is_full(why: &io::Error) -> bool {
+    matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 impl RecordStore for Directory {
     fn read(&self) -> io::Result<Option<Record>> {
         let Some(newest) = self.versions()?.pop() else { return Ok(None) };
         let mut bytes = Vec::new();
-        File::open(self.path(newest))?.take(RECORD_MAX as u64 + 1).read_to_end(&mut bytes)?;
+        let path = self.path(newest);
+        if !fs::symlink_metadata(&path)?.is_file() {
+            return Err(io::Error::other(format!("{} is no file", path.shown())));
+        }
+        File::open(path)?.take(RECORD_MAX as u64 + 1).read_to_end(&mut bytes)?;
         let record = Record::decode(&bytes).map_err(io::Error::other)?;
         match record.version == newest {
             true => Ok(Some(record)),
@@ -95,13 +157,11 @@ impl RecordStore for Directory {
         if bytes.len() > RECORD_MAX || record.units.len() > UNITS_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let mut file = tempfile::Builder::new().prefix("new-").tempfile_in(&self.0)?;
-        file.write_all(&bytes)?;
-        file.as_file().sync_all()?;
+        let file = self.new_file(&bytes)?;
         if !self.link(file.path(), record.version)? {
             return Ok(false);
         }
-        File::open(&self.0)?.sync_all()?;
+        File::open(&self.path)?.sync_all()?;
         self.forget_before(record.version)?;
         Ok(true)
     }
@@ -118,7 +178,7 @@ mod tests {
     #[test]
     fn of_two_that_replace_one_version_the_second_is_refused() {
         let home = tempfile::tempdir().unwrap();
-        let [one, two] = [(); 2].map(|()| Directory::open(home.path()).unwrap());
+        let [one, two] = ["a", "b"].map(|name| directory(home.path(), name));
         assert_eq!(one.read().unwrap(), None);
         assert!(one.replace(&record(1, 1)).unwrap());
         assert!(!two.replace(&record(1, 2)).unwrap());
@@ -127,11 +187,15 @@ mod tests {
         assert_eq!(one.read().unwrap(), Some(record(2, 2)));
     }
 
+    fn directory(path: &Path, gateway: &str) -> Directory {
+        Directory::open(path, &gateway.parse().unwrap()).unwrap()
+    }
+
     /// What a gateway wrote that was stopped for long, and takes the place of nothing.
     #[test]
     fn write_that_comes_long_after_its_version_is_refused() {
         let home = tempfile::tempdir().unwrap();
-        let store = Directory::open(home.path()).unwrap();
+        let store = directory(home.path(), "a");
         for version in 1..=2 * KEPT {
             assert!(store.replace(&record(version, 1)).unwrap());
         }
@@ -144,11 +208,87 @@ mod tests {
     #[test]
     fn damaged_record_is_not_taken_for_none() {
         let home = tempfile::tempdir().unwrap();
-        let store = Directory::open(home.path()).unwrap();
+        let store = directory(home.path(), "a");
         assert!(store.replace(&record(1, 1)).unwrap());
         fs::write(store.path(2), b"LHGW").unwrap();
         store.read().unwrap_err();
         fs::rename(store.path(1), store.path(2)).unwrap();
         store.read().unwrap_err();
+    }
+
+    /// Beneath a file system that is not mounted there is another directory, or none.
+    #[test]
+    fn directory_that_is_not_there_is_not_made() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("record");
+        let opened = Directory::open(&path, &"a".parse().unwrap());
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn files_of_a_life_that_was_killed_are_removed_and_those_of_others_are_not() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["new-a-x1", "new-b-x1", "else"] {
+            fs::write(home.path().join(name), "").unwrap();
+        }
+        directory(home.path(), "a");
+        let left = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(
+            left.collect::<std::collections::BTreeSet<_>>(),
+            ["else", "new-b-x1"].map(Into::into).into()
+        );
+    }
+
+    #[test]
+    fn file_without_the_name_of_a_version_is_no_record() {
+        let home = tempfile::tempdir().unwrap();
+        let store = directory(home.path(), "a");
+        assert!(store.replace(&record(1, 1)).unwrap());
+        for name in ["record-99", "record-+0000000000000000009", "record-00000000000000000009.bak"]
+        {
+            fs::write(home.path().join(name), "").unwrap();
+        }
+        assert_eq!(store.read().unwrap(), Some(record(1, 1)));
+        // A pipe in its place must not hold up whoever reads it.
+        let pipe = store.path(2);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        store.read().unwrap_err();
+    }
+
+    /// A file system of one mebibyte, which is unmounted at the end.
+    struct Small(tempfile::TempDir);
+
+    impl Small {
+        fn new() -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let mut mount = std::process::Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(home.path());
+            assert!(mount.status().unwrap().success());
+            Self(home)
+        }
+    }
+
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(self.0.path()).status();
+        }
+    }
+
+    #[test]
+    fn record_is_replaced_where_the_file_system_is_full() {
+        let small = Small::new();
+        let store = directory(small.0.path(), "a");
+        for version in 1..=3 {
+            assert!(store.replace(&record(version, 1)).unwrap());
+        }
+        let full = fs::write(small.0.path().join("volume"), vec![1; 2 << 20]).unwrap_err();
+        assert!(is_full(&full));
+        for version in 4..=3 * KEPT {
+            assert!(store.replace(&record(version, 1)).unwrap());
+            assert_eq!(store.read().unwrap(), Some(record(version, 1)));
+        }
+        assert!(!store.replace(&record(5, 9)).unwrap(), "it is old");
+        assert_eq!(store.read().unwrap(), Some(record(3 * KEPT, 1)));
     }
 }

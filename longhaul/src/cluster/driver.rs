@@ -1,26 +1,37 @@
-//! Who drives the lease: one task that reads and writes the record, one thing at a time.
+//! Who drives the lease: one task that reads and writes the record, one thing at a time. While the record, the fence or a
+//! task of a preempted initiator is waited for, what the rest of the server asks for is taken in all the same.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use proto::cluster::{Lease, Outcome, Record, Role, Settings, Step, Update, Written};
 use proto::time::Time;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::fence::fence;
+use super::name_of;
+use super::observer::Published;
 use super::store::RecordStore;
-use super::{ClusterStatus, name_of};
 use crate::log_limiter::{LineLimiter, Permit};
-use crate::target::lun::{Disk, MediumPermit, since_boot};
+use crate::target::lun::{Disk, MediumPermit, check_shared_reservations, since_boot};
 
 /// How long a gateway waits that has met another's change, before it looks again.
 const AFTER_CONFLICT: Duration = Duration::from_millis(2);
+
+/// How long a call of the file system is waited for at most.
+const CALL_MAX: Duration = Duration::from_secs(15);
+
+/// How many calls of the file system may be under way: one that hangs is not waited for, but those that follow must not
+/// take all threads of the process while it does.
+const CALLS_MAX: usize = 4;
 
 /// What the rest of the server asks for.
 #[derive(Debug)]
@@ -28,10 +39,11 @@ pub(super) enum Request {
     /// What is kept of the units is to be in force here.
     Refresh(oneshot::Sender<io::Result<()>>),
     Update(Update, oneshot::Sender<Outcome>),
+    /// Whether no gateway that had the media before can write to them any more.
+    Settled(oneshot::Sender<io::Result<()>>),
     Move(oneshot::Sender<()>),
     Opened(oneshot::Sender<()>),
     Closed(oneshot::Sender<()>),
-    Status(oneshot::Sender<ClusterStatus>),
     /// Everything is closed, and the process ends.
     End(oneshot::Sender<()>),
 }
@@ -43,16 +55,22 @@ pub(super) struct Driver {
     store: Arc<dyn RecordStore>,
     fence: Option<PathBuf>,
     requests: mpsc::Receiver<Request>,
-    roles: watch::Sender<Role>,
+    published: Published,
     permit: Arc<MediumPermit>,
+    calls: Arc<Semaphore>,
     disks: BTreeMap<String, Disk>,
     refreshes: Vec<oneshot::Sender<io::Result<()>>>,
+    settling: Vec<oneshot::Sender<io::Result<()>>>,
     updates: VecDeque<(Update, oneshot::Sender<Outcome>)>,
     /// Who waits for the update that is under way.
     updating: Option<oneshot::Sender<Outcome>>,
     ending: Option<oneshot::Sender<()>>,
     /// It holds nothing, and the process ends.
     has_left: bool,
+    /// Nobody can ask for anything any more.
+    is_abandoned: bool,
+    /// Tasks are being ended, which may be those that ask.
+    is_ending_tasks: bool,
     failures: LineLimiter,
 }
 
@@ -65,7 +83,7 @@ impl Driver {
         settings: Settings,
         (store, fence): (Arc<dyn RecordStore>, Option<PathBuf>),
         requests: mpsc::Receiver<Request>,
-        roles: watch::Sender<Role>,
+        published: Published,
         permit: Arc<MediumPermit>,
     ) -> Self {
         Self {
@@ -74,14 +92,18 @@ impl Driver {
             store,
             fence,
             requests,
-            roles,
+            published,
             permit,
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
             disks: BTreeMap::new(),
             refreshes: Vec::new(),
+            settling: Vec::new(),
             updates: VecDeque::new(),
             updating: None,
             ending: None,
             has_left: false,
+            is_abandoned: false,
+            is_ending_tasks: false,
             failures: LineLimiter::default(),
         }
     }
@@ -96,23 +118,26 @@ impl Driver {
                 }
                 return;
             }
+            if self.is_abandoned {
+                return;
+            }
             self.begin_update();
             let step = self.lease.poll(now());
             self.publish();
             match step {
                 Step::Wait(_) if self.is_over() => self.has_left = true,
-                Step::Wait(until) => {
-                    if !self.wait(until).await {
-                        return;
-                    }
-                }
+                Step::Wait(until) => self.until_asked(sleep(until - now())).await,
                 Step::Read => self.read().await,
                 Step::Write(record) => self.write(record).await,
                 Step::Fence(former) => {
-                    let done = match &self.fence {
-                        Some(program) => fence(program, &former).await,
-                        None => true,
+                    let program = self.fence.clone();
+                    let fencing = async move {
+                        match program {
+                            Some(program) => fence(&program, &former).await,
+                            None => true,
+                        }
                     };
+                    let done = self.during(fencing).await;
                     self.lease.fenced(now(), done);
                 }
             }
@@ -128,11 +153,25 @@ impl Driver {
             Some(until) => self.permit.extend(until.since_origin()),
             None => self.permit.withdraw(),
         }
-        let before = self.roles.send_replace(role);
-        if before != role {
-            let Record { epoch, .. } = *self.lease.record();
-            let (gateway, role) = (&self.settings.me.gateway, name_of(role));
+        let record = self.lease.record();
+        if self.published.publish(role, record) {
+            let (gateway, epoch) = (&self.settings.me.gateway, record.epoch);
+            let role = name_of(role);
             tracing::info!(%gateway, role, epoch, "cluster: the role of this gateway has changed");
+        }
+        self.tell_settled(role);
+    }
+
+    /// A gateway that takes over has the lease and waits for the files: the one before may be carrying out a last write.
+    fn tell_settled(&mut self, role: Role) {
+        if role == Role::TakingOver {
+            return;
+        }
+        for tell in self.settling.drain(..) {
+            let _ = tell.send(match role {
+                Role::Lost => Err(io::Error::other("the lease was lost")),
+                _ => Ok(()),
+            });
         }
     }
 
@@ -141,16 +180,30 @@ impl Driver {
         self.ending.is_some() && self.lease.role(now()) == Role::Standby
     }
 
-    /// Waits for a request, or until then. Not if nobody can ask any more.
-    async fn wait(&mut self, until: Time) -> bool {
+    /// What `work` gives; requests are taken in meanwhile.
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                request = self.requests.recv(), if !self.is_abandoned => match request {
+                    Some(request) => self.take(request),
+                    None => self.is_abandoned = true,
+                },
+            }
+        }
+    }
+
+    /// The same, until there is a request.
+    async fn until_asked(&mut self, work: impl Future<Output = ()>) {
         tokio::select! {
             request = self.requests.recv() => match request {
                 Some(request) => self.take(request),
-                None => return false,
+                None => self.is_abandoned = true,
             },
-            () = sleep(until - now()) => {}
+            () = work => {}
         }
-        true
     }
 
     fn take(&mut self, request: Request) {
@@ -161,11 +214,22 @@ impl Driver {
                 // Nobody else changes anything that this gateway has not put in force.
                 let _ = tell.send(Ok(()));
             }
+            // What asks may be a task that is to end, which is waited for.
+            Request::Refresh(tell) | Request::Settled(tell) if self.is_ending_tasks => {
+                let _ = tell.send(Err(io::ErrorKind::Interrupted.into()));
+            }
+            Request::Update(_, tell) if self.is_ending_tasks => {
+                let _ = tell.send(Outcome::Unknown);
+            }
             Request::Refresh(tell) => {
                 self.refreshes.push(tell);
                 self.lease.refresh(now());
             }
             Request::Update(update, tell) => self.updates.push_back((update, tell)),
+            Request::Settled(tell) => {
+                self.settling.push(tell);
+                self.publish();
+            }
             Request::Move(done) => {
                 self.lease.move_on(now());
                 self.publish();
@@ -181,7 +245,6 @@ impl Driver {
                 self.publish();
                 let _ = done.send(());
             }
-            Request::Status(tell) => drop(tell.send(self.status())),
             Request::End(done) => {
                 self.has_left = self.lease.role(now()) == Role::Standby;
                 self.lease.leave(now());
@@ -192,18 +255,11 @@ impl Driver {
         }
     }
 
-    fn status(&mut self) -> ClusterStatus {
-        let role = name_of(self.lease.role(now())).to_owned();
-        let Record { holder, epoch, .. } = self.lease.record();
-        let holder = holder.as_ref().map(|holder| holder.gateway.to_string());
-        ClusterStatus { gateway: self.settings.me.gateway.to_string(), role, holder, epoch: *epoch }
-    }
-
     fn begin_update(&mut self) {
         if self.updating.is_none()
             && let Some((update, tell)) = self.updates.pop_front()
         {
-            self.lease.update(update);
+            self.lease.update(now(), update);
             self.updating = Some(tell);
         }
     }
@@ -217,15 +273,38 @@ impl Driver {
     }
 
     async fn read(&mut self) {
+        // Those who ask from here on want what is there then.
+        let refreshes = std::mem::take(&mut self.refreshes);
         let store = Arc::clone(&self.store);
-        let found = self.operation(move || store.read()).await;
+        let found = self.operation(move || store.read()).await.and_then(|found| self.check(found));
         let failed = found.as_ref().err().map(|why| (why.kind(), why.to_string()));
-        self.lease.read(now(), found.map_err(|why| self.report("read", &why)));
+        let found = found.map_err(|why| self.report("read", &why));
+        self.lease.read(now(), found);
         self.adopt().await;
-        for tell in std::mem::take(&mut self.refreshes) {
+        for tell in refreshes {
             let failed = failed.clone().map(|(kind, why)| io::Error::new(kind, why));
             let _ = tell.send(failed.map_or(Ok(()), Err));
         }
+        if !self.refreshes.is_empty() {
+            self.lease.refresh(now());
+        }
+    }
+
+    /// Refuses a record that this gateway cannot go by: to use the media without the reservations in it would be to ignore
+    /// them.
+    fn check(&self, found: Option<Record>) -> io::Result<Option<Record>> {
+        const OLDER: &str =
+            "it is older than it was before: is its file system mounted here, on NFS with noac?";
+        let record = found.clone().unwrap_or_default();
+        if !self.lease.accepts(&record) {
+            return Err(io::Error::other(OLDER));
+        }
+        for (unit, image) in record.units.iter().filter(|(unit, _)| self.disks.contains_key(*unit))
+        {
+            check_shared_reservations(image)
+                .map_err(|why| io::Error::other(format!("the reservations of {unit}: {why}")))?;
+        }
+        Ok(found)
     }
 
     async fn write(&mut self, record: Record) {
@@ -233,7 +312,7 @@ impl Driver {
         let written = match self.operation(move || store.replace(&record)).await {
             Ok(true) => Written::Done,
             Ok(false) => {
-                sleep(AFTER_CONFLICT).await;
+                self.during(sleep(AFTER_CONFLICT)).await;
                 Written::Conflict
             }
             Err(why) => {
@@ -247,16 +326,26 @@ impl Driver {
 
     /// What a call gives that may wait for long: it is not waited for longer than the lease would last.
     async fn operation<T: Send + 'static>(
-        &self,
+        &mut self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        match timeout(self.settings.lease / 2, spawn_blocking(work)).await {
-            Ok(done) => done.map_err(io::Error::other)?,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        }
+        let calls = Arc::clone(&self.calls);
+        let call = async move {
+            let permit = calls.acquire_owned().await.map_err(io::Error::other)?;
+            let called = spawn_blocking(move || {
+                let done = work();
+                drop(permit);
+                done
+            });
+            called.await.map_err(io::Error::other)?
+        };
+        let longest = (self.settings.lease / 2).min(CALL_MAX);
+        let done = self.during(timeout(longest, call)).await;
+        done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn report(&self, what: &str, why: &io::Error) {
+    fn report(&mut self, what: &str, why: &io::Error) {
+        self.published.failed();
         if let Some((Permit { suppressed }, _)) = self.failures.permit() {
             tracing::error!(%why, suppressed, "the record of the cluster could not be {what}");
         }
@@ -273,9 +362,30 @@ impl Driver {
             let Some(disk) = self.disks.get(unit) else { continue };
             match disk.adopt_reservations(image) {
                 Ok(ended) => ending.push(ended),
+                // They were looked at before the record was taken for one.
                 Err(why) => tracing::error!(unit, %why, "the shared reservations cannot be used"),
             }
         }
-        join_all(ending).await;
+        self.end_tasks(join_all(ending).map(drop)).await;
+    }
+
+    /// Waits until tasks have ended. They may wait for this gateway to change the reservations: they are told that it does
+    /// not, or each would wait for the other.
+    async fn end_tasks(&mut self, ending: impl Future<Output = ()>) {
+        let mut ending = pin!(ending);
+        if ending.as_mut().now_or_never().is_some() {
+            return;
+        }
+        self.lease.abandon_update();
+        self.end_update();
+        for (_, tell) in self.updates.drain(..) {
+            let _ = tell.send(Outcome::Unknown);
+        }
+        for tell in self.refreshes.drain(..).chain(self.settling.drain(..)) {
+            let _ = tell.send(Err(io::ErrorKind::Interrupted.into()));
+        }
+        self.is_ending_tasks = true;
+        self.during(ending).await;
+        self.is_ending_tasks = false;
     }
 }

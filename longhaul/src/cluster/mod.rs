@@ -4,6 +4,7 @@
 mod directory;
 mod driver;
 mod fence;
+mod observer;
 mod reservations;
 mod store;
 
@@ -11,42 +12,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::cluster::{Holder, Role, Settings};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use self::directory::Directory;
 use self::driver::{Driver, Request};
+pub use self::observer::Observer;
+use self::observer::Published;
 use self::reservations::UnitReservations;
 use crate::config::ClusterOptions;
-use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::failure::{OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::target::lun::{Disk, MediumPermit, Shared};
 
 /// How long an end waits for the lease to be given back.
 const LEFT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long is waited before a volume that another process has is tried again.
-const TRY_AGAIN: Duration = Duration::from_millis(100);
-
-/// What a gateway says of its cluster.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct ClusterStatus {
-    /// This gateway.
-    pub gateway: String,
-    /// What it is: `active`, `standby`, `taking over`, `leaving` or `lost`.
-    pub role: String,
-    /// Who holds the lease.
-    pub holder: Option<String>,
-    /// How often the lease has changed hands.
-    pub epoch: u64,
-}
-
 /// The part of this gateway in its cluster.
 pub struct Cluster {
     options: ClusterOptions,
     requests: mpsc::Sender<Request>,
     roles: watch::Receiver<Role>,
+    observer: Observer,
     permit: Arc<MediumPermit>,
     /// Until it is started.
     driver: Option<Driver>,
@@ -56,7 +43,7 @@ impl Cluster {
     /// One that does nothing yet.
     pub fn new(options: &ClusterOptions) -> Outcome<Self> {
         let what = || format!("cannot use the cluster directory {}", options.directory.shown());
-        let store = Directory::open(&options.directory).or_fail(what)?;
+        let store = Directory::open(&options.directory, &options.gateway).or_fail(what)?;
         let random = || "cannot name this life of the gateway".to_owned();
         let incarnation = getrandom::u64().or_fail(random)? | 1;
         let settings = Settings {
@@ -65,12 +52,13 @@ impl Cluster {
             fences: options.fence.is_some(),
         };
         let (requests, asked) = mpsc::channel(64);
-        let (tell, roles) = watch::channel(Role::Standby);
         let permit = Arc::<MediumPermit>::default();
+        let (tell, roles, observer) = Published::new(&options.gateway, &permit);
         let store = Arc::new(store);
         let fence = options.fence.clone();
         let driver = Driver::new(settings, (store, fence), asked, tell, Arc::clone(&permit));
-        Ok(Self { options: options.clone(), requests, roles, permit, driver: Some(driver) })
+        let (options, driver) = (options.clone(), Some(driver));
+        Ok(Self { options, requests, roles, observer, permit, driver })
     }
 
     /// What a disk shares that is this unit of this target.
@@ -93,52 +81,38 @@ impl Cluster {
         *self.roles.borrow()
     }
 
+    /// What it is, as that changes.
+    #[must_use]
+    pub fn roles(&self) -> watch::Receiver<Role> {
+        self.roles.clone()
+    }
+
     /// What tells that there is something to do.
     #[must_use]
     pub fn duties(&self) -> Duties {
         Duties(self.roles.clone())
     }
 
-    /// The volumes are open.
-    pub async fn opened(&self) {
-        self.tell(Request::Opened).await;
+    /// What tells how it is.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
     }
 
-    /// A volume is not to be had yet.
-    pub async fn try_again(&self) {
-        sleep(TRY_AGAIN).await;
-    }
-
-    /// The volumes are closed, or cannot be opened.
-    pub async fn closed(&self) {
-        self.tell(Request::Closed).await;
-    }
-
-    async fn tell(&self, request: fn(oneshot::Sender<()>) -> Request) {
-        let (done, heard) = oneshot::channel();
-        if self.requests.send(request(done)).await.is_ok() {
-            let _ = heard.await;
-        }
+    /// What reports that a duty is done.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        Reporter { requests: self.requests.clone(), lease: self.options.lease }
     }
 
     /// Has another gateway be active, or this one: whichever is not.
     pub async fn move_on(&self) -> Outcome<String> {
-        self.tell(Request::Move).await;
+        tell(&self.requests, Request::Move).await;
         let gateway = &self.options.gateway;
         Ok(match self.role() {
-            Role::Leaving | Role::Active => {
-                format!("{gateway} gives the volumes to another gateway")
-            }
+            Role::Leaving => format!("{gateway} gives the volumes to another gateway"),
             _ => format!("{gateway} has asked for the volumes"),
         })
-    }
-
-    /// How it is.
-    pub async fn status(&self) -> Outcome<ClusterStatus> {
-        let (tell, told) = oneshot::channel();
-        let sent = self.requests.send(Request::Status(tell)).await;
-        let answer = if sent.is_ok() { told.await.ok() } else { None };
-        answer.ok_or_else(|| Failure::new("the cluster is not looked after any more"))
     }
 
     /// Gives the lease back, after everything is closed.
@@ -147,6 +121,38 @@ impl Cluster {
         if self.requests.send(Request::End(done)).await.is_ok() {
             let _ = timeout(LEFT_WITHIN, heard).await;
         }
+    }
+}
+
+async fn tell(requests: &mpsc::Sender<Request>, request: fn(oneshot::Sender<()>) -> Request) {
+    let (done, heard) = oneshot::channel();
+    if requests.send(request(done)).await.is_ok() {
+        let _ = heard.await;
+    }
+}
+
+/// Reports that a duty is done.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    requests: mpsc::Sender<Request>,
+    lease: Duration,
+}
+
+impl Reporter {
+    /// The volumes are open.
+    pub async fn opened(&self) {
+        tell(&self.requests, Request::Opened).await;
+    }
+
+    /// The volumes are closed, or cannot be opened.
+    pub async fn closed(&self) {
+        tell(&self.requests, Request::Closed).await;
+    }
+
+    /// How long a gateway tries to open volumes that nobody has, before another one may.
+    #[must_use]
+    pub const fn patience(&self) -> Duration {
+        self.lease
     }
 }
 
@@ -173,6 +179,10 @@ impl Duties {
 fn unit(target: &str, lun: u16) -> String {
     format!("{target}/{lun}")
 }
+
+/// All that a gateway can be.
+pub(crate) const ROLES: [Role; 5] =
+    [Role::Standby, Role::TakingOver, Role::Active, Role::Leaving, Role::Lost];
 
 /// What an operator reads of a role.
 pub(crate) const fn name_of(role: Role) -> &'static str {

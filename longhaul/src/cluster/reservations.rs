@@ -35,6 +35,15 @@ impl SharedReservations for UnitReservations {
         })
     }
 
+    fn settled(&self) -> Waiting<io::Result<()>> {
+        let requests = self.requests.clone();
+        Box::pin(async move {
+            let (tell, told) = oneshot::channel();
+            requests.send(Request::Settled(tell)).await.map_err(gone)?;
+            told.await.map_err(gone)?
+        })
+    }
+
     fn replace(&self, base: Option<Vec<u8>>, image: Vec<u8>) -> Waiting<io::Result<bool>> {
         let (requests, unit) = (self.requests.clone(), self.unit.clone());
         Box::pin(async move {

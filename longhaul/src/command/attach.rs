@@ -259,6 +259,7 @@ impl VolumeArgs {
             writers,
             state: None,
             standby: false,
+            known_shape: None,
             same_as: None,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
             replay_log,

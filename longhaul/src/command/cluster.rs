@@ -5,8 +5,8 @@ use clap::Subcommand;
 use super::invite::PATIENCE;
 use super::server_socket::ServerSocket;
 use super::{say, say_done, say_json};
-use crate::cluster::ClusterStatus;
 use crate::failure::{OrFail as _, Outcome};
+use crate::target::status::ClusterStatus;
 
 /// Show which gateway of a cluster is active, and have another one be it
 #[derive(Debug, clap::Args)]
@@ -51,9 +51,7 @@ pub async fn run(args: Args) -> Outcome {
             if json {
                 return say_json(&status);
             }
-            let ClusterStatus { gateway, role, holder, epoch } = status;
-            let holder = holder.unwrap_or_else(|| "nobody".to_owned());
-            say(&format!("{gateway}: {role}; the lease has {holder}, epoch {epoch}"))
+            say(&status.text())
         }
         Action::Move { server } => say_done(&server.ask("cluster move", PATIENCE).await?),
     }

@@ -168,7 +168,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
     let (node, beside) = nodes((&config, &disks), policy, secure, links);
-    metrics::begin(metrics, &node, beside.as_ref().ok());
+    metrics::begin(metrics, (&node, beside.as_ref().ok()), cluster.as_ref());
     let server = Server::on(listeners, Arc::clone(&node)).map(|it| it.with_others(&others));
     let opened = (chains, disks, remembered);
     let config = (config, clients);
@@ -459,6 +459,10 @@ async fn open_one(
     stop: &Stop,
 ) -> Outcome<Chain> {
     let options = unless_stopped(stop, open_options(volume, noted, exchanged)).await?;
+    open_with(volume, options, stop).await
+}
+
+async fn open_with(volume: &Served, options: OpenOptions, stop: &Stop) -> Outcome<Chain> {
     let options = OpenOptions { stop: stop.clone(), ..options };
     let chain = chain::open(&volume.uri, options).await?;
     chain.watch_placement();

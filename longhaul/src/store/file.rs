@@ -139,6 +139,12 @@ pub(super) fn shape_of(path: &Path, options: &FileOptions) -> Result<Shape, Open
     }
 }
 
+/// Whether another process has the lock on the file at `path`; not if that cannot be told.
+pub(crate) fn is_locked(path: &Path) -> bool {
+    let access = Access::Write;
+    File::open(path, access).is_ok_and(|file| matches!(file.try_lock(access), Ok(false)))
+}
+
 fn missing(why: io::Error) -> OpenError {
     if why.kind() == NotFound { OpenError::Missing } else { why.into() }
 }

@@ -34,6 +34,34 @@ pub struct Status {
     /// Reservations that are to outlast a restart (APTPL) are kept; `None` if it is not known.
     #[serde(default)]
     pub keeps_reservations: Option<bool>,
+    /// How a gateway of a cluster is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
+}
+
+/// What a gateway says of its cluster.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ClusterStatus {
+    /// This gateway.
+    pub gateway: String,
+    /// What it is: `active`, `standby`, `taking over`, `leaving` or `lost`.
+    pub role: String,
+    /// For how many seconds.
+    #[serde(default)]
+    pub seconds: u64,
+    /// Who holds the lease.
+    pub holder: Option<String>,
+    /// How often the lease has changed hands.
+    pub epoch: u64,
+    /// For how many milliseconds it may answer from the media yet, if it is active.
+    #[serde(default)]
+    pub permitted_ms: u64,
+    /// How often it has become active since it started.
+    #[serde(default)]
+    pub takeovers: u64,
+    /// How often the record could not be read or written since then.
+    #[serde(default)]
+    pub record_failures: u64,
 }
 
 /// How a session is.
@@ -93,6 +121,16 @@ pub struct LinkLosses {
     pub overrun: u64,
     /// They were longer than what a buffer holds.
     pub cut: u64,
+}
+
+impl ClusterStatus {
+    /// In a line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { gateway, role, holder, epoch, .. } = self;
+        let holder = holder.as_deref().unwrap_or("nobody");
+        format!("{gateway}: {role}; the lease has {holder}, epoch {epoch}")
+    }
 }
 
 impl Status {

@@ -91,6 +91,14 @@ const LOOKS: u32 = 10;
 /// How often in a lease a gateway looks that waits for something.
 const EAGER_LOOKS: u32 = 100;
 
+/// After how many leases an update is answered at the latest. A holder that ends is replaced within that time, unless it
+/// is fenced slowly or not at all.
+const UPDATE_LEASES: u32 = 3;
+
+/// After how long it is answered however long the lease is: before initiators give up the command, which are told to try
+/// again so.
+const UPDATE_MAX: Duration = Duration::from_secs(25);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Standby,
@@ -156,6 +164,8 @@ pub struct Lease {
     must_read: bool,
     attempt: Option<Attempt>,
     update: Option<(Update, Stage)>,
+    /// When the update was asked for.
+    asked: Time,
     outcome: Option<Outcome>,
     wants: bool,
     changed: bool,
@@ -176,6 +186,7 @@ impl Lease {
             must_read: true,
             attempt: None,
             update: None,
+            asked: now,
             outcome: None,
             wants: false,
             changed: false,
@@ -218,9 +229,26 @@ impl Lease {
     }
 
     /// Asks for a change; one at a time.
-    pub fn update(&mut self, update: Update) {
-        self.outcome = None;
+    pub fn update(&mut self, now: Time, update: Update) {
+        (self.outcome, self.asked) = (None, now);
         self.update = Some((update, Stage::New));
+    }
+
+    /// Nobody waits for the update any more. What is under way of it may take effect still.
+    pub fn abandon_update(&mut self) {
+        if self.update.take().is_some() {
+            self.outcome = Some(Outcome::Unknown);
+        }
+        if let Some(attempt) = &mut self.attempt {
+            attempt.updates = false;
+        }
+    }
+
+    /// Whether a record can be the present one. One that is older than what this gateway has seen comes from elsewhere: the
+    /// directory is another one, as after its file system was unmounted, or a backup.
+    #[must_use]
+    pub const fn accepts(&self, found: &Record) -> bool {
+        found.version >= self.record.version && found.epoch >= self.record.epoch
     }
 
     /// What became of it, once that is known.
@@ -231,9 +259,10 @@ impl Lease {
     /// Somebody wants another gateway to be active, or this one: whichever is not.
     pub fn move_on(&mut self, now: Time) {
         match self.role(now) {
-            Role::Active => self.state = State::Leaving,
+            // One that cannot open the volumes must not keep them from another.
+            Role::Active | Role::TakingOver => self.state = State::Leaving,
             Role::Standby => self.wants = true,
-            Role::TakingOver | Role::Leaving | Role::Lost => {}
+            Role::Leaving | Role::Lost => {}
         }
     }
 
@@ -263,6 +292,7 @@ impl Lease {
     /// What is to be done next. Asked again when that is done.
     pub fn poll(&mut self, now: Time) -> Step {
         self.expire(now);
+        self.limit_update(now);
         if self.must_read {
             return if now < self.due { Step::Wait(self.due) } else { Step::Read };
         }
@@ -282,11 +312,11 @@ impl Lease {
 
     /// The record was read; there is none yet if `None`. An error is one that may pass.
     pub fn read(&mut self, now: Time, found: Result<Option<Record>, ()>) {
-        let Ok(found) = found else {
+        let found = found.map(Option::unwrap_or_default);
+        let Some(found) = found.ok().filter(|found| self.accepts(found)) else {
             self.due = now + self.settings.lease / LOOKS;
             return;
         };
-        let found = found.unwrap_or_default();
         let is_sign = |record: &Record| (record.epoch, record.renewals, record.holder.clone());
         if is_sign(&found) != is_sign(&self.record) {
             self.alive = now;
@@ -339,8 +369,16 @@ impl Lease {
 
     fn lose(&mut self) {
         self.state = State::Lost;
-        if let Some((_, Stage::Ready | Stage::Written { .. })) = self.update.take() {
-            self.outcome = Some(Outcome::Unknown);
+        self.abandon_update();
+    }
+
+    /// Answers for an update that cannot be made, or of which nobody shows that it is in force. A gateway that has lost its
+    /// lease makes none before it has closed the volumes, which waits for those who wait for this.
+    fn limit_update(&mut self, now: Time) {
+        let lease = self.record.lease.max(self.settings.lease);
+        let longest = (lease * UPDATE_LEASES).min(UPDATE_MAX);
+        if self.state == State::Lost || now - self.asked >= longest {
+            self.abandon_update();
         }
     }
 
@@ -476,6 +514,8 @@ impl Lease {
         if attempt.updates {
             self.updated(&attempt.record);
         }
+        // One that was written before is in force with the first record of a new holder, this gateway too.
+        self.acknowledge();
     }
 
     /// An update is in the record: whoever holds the lease must know it before it is in force.
@@ -522,7 +562,9 @@ impl Lease {
             && self.record.epoch == self.epoch;
         match self.state {
             State::TakingOver | State::Active | State::Leaving if !is_mine => self.lose(),
-            State::Active if self.record.wanted_by.is_some() => self.move_on(now),
+            State::TakingOver | State::Active if self.record.wanted_by.is_some() => {
+                self.move_on(now);
+            }
             State::Left if !is_mine => self.state = State::Standby,
             _ => {}
         }

@@ -2,42 +2,144 @@
 
 use std::collections::BTreeMap;
 use std::mem::replace;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use proto::cluster::Role;
 use proto::scsi::inquiry::Identity;
 use proto::scsi::ports::AccessState;
-use tokio::time::timeout;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use volume::{Shape, Volume as _};
 
 use super::live::{Live, OpenVolume};
-use super::{Remembered, discard, open_one, policy, served_before};
+use super::{Remembered, discard, open_options, open_with, policy, served_before, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions};
-use crate::cluster::{Cluster, Duties};
+use crate::cluster::{Cluster, Duties, Reporter};
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::Offering;
-use crate::served_volumes::{OnExchange, VolumeIdentity};
+use crate::log_limiter::{LineLimiter, Permit};
+use crate::served_volumes::{OnExchange, ServedVolumes, VolumeIdentity};
+use crate::stop::Stop;
+use crate::store::file::is_locked;
+use crate::target::lun::Disk;
 use crate::target::sessions::EndReason;
 
 /// How long sessions may take to see that the gateway is active, before it does what else it has to.
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long is waited before a volume that is not to be had is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long an end waits for volumes that are being opened.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
+
+/// What has been done of what a role asks for.
+pub(super) enum Done {
+    /// The volumes are open.
+    Opened(Vec<Chain>),
+    /// They are closed, or were not to be opened any more.
+    Nothing,
+}
+
 /// Volumes that another gateway has, or none.
 pub(super) async fn open_standby(volumes: &[Served]) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
-        let options = OpenOptions {
-            standby: true,
-            size: volume.size,
-            read_only: volume.read_only,
-            block_size: volume.appearance.block_size.map(|size| size.0),
-            ..OpenOptions::default()
-        };
-        let opened = chain::open(&volume.uri, options).await;
-        chains.push(opened.map_err(|why| why.within(&format!("volume {}", volume.name)))?);
+        chains.push(open_one_standby(volume, None).await?);
     }
     Ok(chains)
+}
+
+async fn open_one_standby(volume: &Served, known_shape: Option<Shape>) -> Outcome<Chain> {
+    let options = OpenOptions {
+        standby: true,
+        known_shape,
+        size: volume.size,
+        read_only: volume.read_only,
+        block_size: volume.appearance.block_size.map(|size| size.0),
+        ..OpenOptions::default()
+    };
+    let opened = chain::open(&volume.uri, options).await;
+    opened.map_err(|why| why.within(&format!("volume {}", volume.name)))
+}
+
+/// What it takes to open the volumes. A file system that hangs holds up nobody else.
+struct Opening {
+    volumes: Vec<Served>,
+    state: Option<PathBuf>,
+    stop: Stop,
+    role: watch::Receiver<Role>,
+    reporter: Reporter,
+    /// It is tried many times.
+    log_limiter: Arc<LineLimiter>,
+}
+
+impl Opening {
+    /// Opens the volumes. As long as another process has one, this is tried again; otherwise for as long as a lease lasts:
+    /// then another gateway may be able to.
+    async fn run(mut self) -> Done {
+        let begun = Instant::now();
+        loop {
+            match self.open_all().await {
+                Ok(chains) => return Done::Opened(chains),
+                Err(why) => self.report(&why),
+            }
+            let is_locked =
+                self.volumes.iter().filter_map(|volume| volume.uri.file()).any(is_locked);
+            if !is_locked && begun.elapsed() >= self.reporter.patience() {
+                self.reporter.closed().await;
+            }
+            if !self.goes_on().await {
+                return Done::Nothing;
+            }
+        }
+    }
+
+    fn report(&self, why: &Failure) {
+        if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
+            tracing::warn!(suppressed, "cannot take over yet: {}", why.on_one_line());
+        }
+    }
+
+    /// Waits for a moment; whether the volumes are to be opened still.
+    async fn goes_on(&mut self) -> bool {
+        tokio::select! {
+            () = self.stop.called() => return false,
+            () = sleep(TRY_AGAIN) => {}
+        }
+        *self.role.borrow_and_update() == Role::TakingOver
+    }
+
+    async fn open_all(&self) -> Outcome<Vec<Chain>> {
+        let state = self.state.as_deref();
+        let served = served_before(state).await?;
+        let mut chains = Vec::new();
+        for volume in &self.volumes {
+            match self.open(volume, &served).await {
+                Ok(chain) => chains.push(chain),
+                Err(why) => {
+                    discard(chains, &self.volumes, state).await;
+                    return Err(why.within(&format!("volume {}", volume.name)));
+                }
+            }
+        }
+        Ok(chains)
+    }
+
+    /// A file is never made: where it is not, the file system is not that of the other gateways.
+    async fn open(&self, volume: &Served, served: &Arc<ServedVolumes>) -> Outcome<Chain> {
+        let noted = (self.state.as_deref(), served);
+        let options = open_options(volume, noted, OnExchange::Warn);
+        let options = unless_stopped(&self.stop, options).await?;
+        let options = OpenOptions { existing_only: true, ..options };
+        open_with(volume, options, &self.stop).await
+    }
 }
 
 /// A volume that is known by the name of its unit alone, which is the same at every gateway.
@@ -72,54 +174,64 @@ impl Live {
         }
     }
 
-    /// Does what the role asks for.
-    pub(super) async fn fulfil(&mut self, role: Role) {
-        match role {
-            Role::TakingOver => self.take_over().await,
+    /// Begins what the role asks for.
+    pub(super) async fn fulfil(&mut self, role: Role) -> JoinHandle<Done> {
+        let begun = match role {
+            Role::TakingOver => self.take_over(),
             Role::Leaving | Role::Lost => self.stand_by().await,
-            Role::Standby | Role::Active => {}
-        }
+            Role::Standby | Role::Active => None,
+        };
+        begun.unwrap_or_else(|| {
+            tokio::spawn(async {
+                sleep(TRY_AGAIN).await;
+                Done::Nothing
+            })
+        })
     }
 
-    /// Opens the volumes. As long as another process has one, this is tried again.
-    async fn take_over(&mut self) {
-        match self.open_all().await {
-            Ok(chains) => drop(self.exchange_chains(chains)),
-            Err(why) => {
-                tracing::warn!("cannot take over yet: {}", why.on_one_line());
-                return self.pause().await;
-            }
-        }
-        if let Some(cluster) = &self.cluster {
-            cluster.opened().await;
-        }
+    /// What it has come to.
+    pub(super) async fn worked(&mut self, done: Done) {
+        let (Done::Opened(chains), Some(reporter)) = (done, self.reporter()) else { return };
+        drop(self.exchange_chains(chains));
+        reporter.opened().await;
         // Where the lease is over by now, the next duty is to close them.
-        if timeout(SEEN_WITHIN, self.offer()).await.is_err() {
-            tracing::warn!("a session takes long to see that this gateway is active");
-        }
-    }
-
-    async fn pause(&self) {
-        if let Some(cluster) = &self.cluster {
-            cluster.try_again().await;
-        }
-    }
-
-    async fn open_all(&self) -> Outcome<Vec<Chain>> {
-        let state = self.config().state.as_deref();
-        let served = served_before(state).await?;
-        let mut chains = Vec::new();
-        for volume in self.volumes() {
-            let opened = open_one(volume, (state, &served), OnExchange::Warn, &self.stop).await;
-            match opened {
-                Ok(chain) => chains.push(chain),
-                Err(why) => {
-                    discard(chains, self.volumes(), state).await;
-                    return Err(why.within(&format!("volume {}", volume.name)));
-                }
+        let seen = timeout(SEEN_WITHIN, self.offer());
+        tokio::spawn(async move {
+            if seen.await.is_err() {
+                tracing::warn!("a session takes long to see that this gateway is active");
             }
+        });
+    }
+
+    /// The server ends: what is under way has ended when this returns, but for the opening of a file that hangs.
+    pub(super) async fn end_work(&mut self, work: Option<JoinHandle<Done>>) {
+        let Some(work) = work else { return };
+        let is_opening = self.cluster.as_ref().is_some_and(|it| it.role() == Role::TakingOver);
+        let done = match is_opening {
+            true => timeout(GIVEN_UP_WITHIN, work).await.ok(),
+            false => Some(work.await),
+        };
+        if let Some(Ok(Done::Opened(chains))) = done {
+            drop(self.exchange_chains(chains));
         }
-        Ok(chains)
+    }
+
+    fn reporter(&self) -> Option<Reporter> {
+        self.cluster.as_ref().map(Cluster::reporter)
+    }
+
+    fn take_over(&self) -> Option<JoinHandle<Done>> {
+        let cluster = self.cluster.as_ref()?;
+        let opening = Opening {
+            volumes: self.volumes().to_vec(),
+            state: self.config().state.clone(),
+            stop: self.stop.clone(),
+            role: cluster.roles(),
+            reporter: cluster.reporter(),
+            log_limiter: Arc::clone(&self.take_over_log),
+        };
+        let runtime = Handle::current();
+        Some(spawn_blocking(move || runtime.block_on(opening.run())))
     }
 
     /// Puts these chains beneath the disks, and gives those that were there.
@@ -149,43 +261,50 @@ impl Live {
 
     /// Closes the volumes. Every session ends: what lies in its connection was meant for a gateway that was active, and must
     /// not be taken for something new when this one is active again.
-    async fn stand_by(&mut self) {
-        let chains = match open_standby(self.volumes()).await {
-            Ok(chains) => chains,
-            Err(why) => {
-                tracing::error!("cannot give up the volumes yet: {}", why.on_one_line());
-                return self.pause().await;
-            }
-        };
+    async fn stand_by(&mut self) -> Option<JoinHandle<Done>> {
+        let reporter = self.reporter()?;
+        let mut chains = Vec::new();
+        for volume in self.volumes() {
+            let active = self.open_volumes.get(&volume.name)?;
+            let shape = active.chain.volume().shape().clone();
+            // What it is like is known, so that this neither waits nor fails.
+            chains.push(open_one_standby(volume, Some(shape)).await.ok()?);
+        }
         let active = self.exchange_chains(chains);
         drop(self.offer());
-        self.node.end_sessions(EndReason::TakenOver).await;
-        join_all(self.open_volumes.values().map(|volume| volume.disk.quiesce())).await;
-        for closed in join_all(active.into_iter().map(Chain::close)).await {
-            if let Err(why) = closed {
-                tracing::error!("a volume was not closed as it should be: {}", why.on_one_line());
+        let ended = self.node.end_sessions(EndReason::TakenOver);
+        let disks: Vec<_> = self.open_volumes.values().map(|volume| volume.disk.again()).collect();
+        Some(tokio::spawn(async move {
+            ended.await;
+            join_all(disks.iter().map(Disk::quiesce)).await;
+            for closed in join_all(active.into_iter().map(Chain::close)).await {
+                if let Err(why) = closed {
+                    let why = why.on_one_line();
+                    tracing::error!("a volume was not closed as it should be: {why}");
+                }
             }
-        }
-        if let Some(cluster) = &self.cluster {
-            cluster.closed().await;
-        }
+            reporter.closed().await;
+            Done::Nothing
+        }))
     }
 
-    /// The answer to a request about the cluster.
-    pub(super) async fn answer_cluster(&self, request: &str) -> Outcome<String> {
+    /// How the cluster is, as JSON.
+    pub(super) fn cluster_status(&self) -> Outcome<String> {
         let Some(cluster) = &self.cluster else {
             let what = "the server is no gateway of a cluster";
             return Err(
                 Failure::new(what).hint("a table [cluster] in its configuration makes it one")
             );
         };
-        match request {
-            "show" => {
-                let status = cluster.status().await?;
-                serde_json::to_string(&status)
-                    .or_fail(|| "cannot tell how the cluster is".to_owned())
-            }
-            "move" => cluster.move_on().await,
+        let status = cluster.observer().status();
+        serde_json::to_string(&status).or_fail(|| "cannot tell how the cluster is".to_owned())
+    }
+
+    /// The answer to a request about the cluster.
+    pub(super) async fn answer_cluster(&self, request: &str) -> Outcome<String> {
+        match (request, &self.cluster) {
+            ("show", _) | (_, None) => self.cluster_status(),
+            ("move", Some(cluster)) => cluster.move_on().await,
             _ => Err(Failure::new("cannot read the request: is the server of another release?")),
         }
     }

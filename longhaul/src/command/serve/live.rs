@@ -27,6 +27,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::hyperscsi;
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::log::{Log, LogFilter};
+use crate::log_limiter::LineLimiter;
 use crate::served_volumes::{LeftState, OnExchange, ServedVolumes};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
@@ -58,6 +59,7 @@ pub(super) struct Live {
     pub(super) stop: Stop,
     /// The part of this server in a cluster.
     pub(super) cluster: Option<Cluster>,
+    pub(super) take_over_log: Arc<LineLimiter>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
     /// Who the server is, and where it listens, as clients are told.
@@ -111,6 +113,7 @@ impl Live {
             log,
             stop,
             cluster,
+            take_over_log: Arc::new(LineLimiter::of_retries()),
             invitations,
             known_as,
         }
@@ -351,7 +354,8 @@ impl Live {
     /// How it is, as JSON.
     pub(super) fn status(&self) -> Outcome<String> {
         let mut status = self.node_status();
-        status.keeps_reservations = Some(self.config.state.is_some());
+        status.keeps_reservations = Some(self.config.state.is_some() || self.cluster.is_some());
+        status.cluster = self.cluster.as_ref().map(|cluster| cluster.observer().status());
         for Served { name, target, lun, .. } in &self.config.volumes {
             let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
             let told = [

@@ -16,10 +16,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::super::open_metrics::{self, family};
+use crate::cluster::{Cluster, Observer, ROLES, name_of};
 use crate::front::hyperscsi;
 use crate::front::iscsi::Node;
 use crate::target::meter::{Activity, BUCKETS, Work, bound};
-use crate::target::status::{LinkLosses, PathStatus, Status};
+use crate::target::status::{ClusterStatus, LinkLosses, PathStatus, Status};
 
 /// Clients at a time; more wait to be accepted.
 const CLIENTS_MAX: usize = 4;
@@ -36,17 +37,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers on `listener`, if there is one, in a task of its own.
 pub(super) fn begin(
     listener: Option<TcpListener>,
-    node: &Arc<Node>,
-    beside: Option<&super::hyperscsi::Servers>,
+    (node, beside): (&Arc<Node>, Option<&super::hyperscsi::Servers>),
+    cluster: Option<&Cluster>,
 ) {
+    let cluster = cluster.map(Cluster::observer);
     let beside = beside.and_then(super::hyperscsi::Servers::node);
     if let Some(listener) = listener {
-        tokio::spawn(serve(listener, (Arc::downgrade(node), beside.as_ref().map(Arc::downgrade))));
+        let nodes = (Arc::downgrade(node), beside.as_ref().map(Arc::downgrade));
+        tokio::spawn(serve(listener, nodes, cluster));
     }
 }
 
 /// Listens, and answers for as long as it is polled.
-async fn serve(listener: TcpListener, (node, beside): (Weak<Node>, Option<Weak<hyperscsi::Node>>)) {
+async fn serve(
+    listener: TcpListener,
+    (node, beside): (Weak<Node>, Option<Weak<hyperscsi::Node>>),
+    cluster: Option<Observer>,
+) {
     let free = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
@@ -57,6 +64,7 @@ async fn serve(listener: TcpListener, (node, beside): (Weak<Node>, Option<Weak<h
                 if let Some(beside) = beside.as_ref().and_then(Weak::upgrade) {
                     status.add_beside(beside.status());
                 }
+                status.cluster = cluster.as_ref().map(Observer::status);
                 tokio::spawn(async move {
                     if let Ok(Err(why)) = timeout(PATIENCE, answer(stream, status)).await {
                         tracing::debug!(%peer, %why, "metrics not delivered");
@@ -125,8 +133,47 @@ impl Collector for Snapshot {
         }
         latencies(encoder, status)?;
         links(encoder, status)?;
+        gateway(encoder, status)?;
         paths(encoder, status)
     }
+}
+
+/// A value of a gateway of a cluster: its type, name and help, and where it comes from.
+type OfGateway = (MetricType, &'static str, &'static str, fn(&ClusterStatus) -> u64);
+
+const OF_GATEWAY: [OfGateway; 4] = [
+    (MetricType::Gauge, "cluster_epoch", "Holders of the lease so far.", |it| it.epoch),
+    (
+        MetricType::Gauge,
+        "cluster_permitted_milliseconds",
+        "For how long the gateway may answer from the media yet.",
+        |it| it.permitted_ms,
+    ),
+    (MetricType::Counter, "cluster_takeovers", "How often it became active.", |it| it.takeovers),
+    (
+        MetricType::Counter,
+        "cluster_record_failures",
+        "How often the record could not be read or written.",
+        |it| it.record_failures,
+    ),
+];
+
+/// How a gateway of a cluster is.
+fn gateway(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let Some(gateway) = &status.cluster else { return Ok(()) };
+    let roles =
+        ROLES.map(|role| ([("role", name_of(role))], u64::from(name_of(role) == gateway.role)));
+    family(encoder, MetricType::Gauge, "cluster_role", "What the gateway is: 1 for that.", roles)?;
+    for (kind, name, help, value) in OF_GATEWAY {
+        family(
+            encoder,
+            kind,
+            name,
+            help,
+            [([("gateway", gateway.gateway.as_str())], value(gateway))],
+        )?;
+    }
+    Ok(())
 }
 
 /// What was lost at this end of each link.
@@ -274,7 +321,21 @@ mod tests {
             targets: targets.into(),
             sessions: vec![session()],
             links: BTreeMap::from([("0.0.0.0:5674".to_owned(), losses)]),
+            cluster: Some(gateway()),
             ..Status::default()
+        }
+    }
+
+    fn gateway() -> ClusterStatus {
+        ClusterStatus {
+            gateway: "a".to_owned(),
+            role: "active".to_owned(),
+            seconds: 3,
+            holder: Some("a".to_owned()),
+            epoch: 7,
+            permitted_ms: 3000,
+            takeovers: 2,
+            record_failures: 1,
         }
     }
 
@@ -368,6 +429,12 @@ mod tests {
         assert_eq!((first("longhaul_path_packets"), first("longhaul_path_losses")), (800.0, 9.0));
         assert_eq!(first("longhaul_path_window_bytes"), 9000.0);
         assert_eq!(first("longhaul_path_rtt_microseconds"), 70.0);
+        assert_eq!(first("longhaul_cluster_epoch"), 7.0);
+        assert_eq!(first("longhaul_cluster_takeovers"), 2.0);
+        assert_eq!(first("longhaul_cluster_permitted_milliseconds"), 3000.0);
+        let (_, roles) = &families["longhaul_cluster_role"];
+        let is: Vec<_> = roles.iter().filter(|role| role.value == 1.0).collect();
+        assert_eq!((is.len(), is[0].labels["role"]), (1, "active"));
         for (name, (kind, samples)) in &families {
             assert!(!samples.is_empty(), "{name}");
             let total = samples.iter().all(|sample| sample.name == format!("{name}_total"));

@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::gateway::Done;
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use crate::cluster::Duties;
@@ -37,6 +38,8 @@ pub(super) struct Events {
     control: Option<Control>,
     newcomers: Waiting,
     duties: Option<Duties>,
+    /// The volumes of a cluster are being opened or closed.
+    work: Option<JoinHandle<Done>>,
     hangup: Signal,
     stop: Stop,
     is_stopping: bool,
@@ -57,6 +60,8 @@ enum Event {
     Enrol(Asked),
     /// The volumes of a cluster are to be opened or closed.
     Duty(Role),
+    /// They are.
+    Worked(Done),
 }
 
 impl Events {
@@ -70,12 +75,13 @@ impl Events {
         let hangup = signal(SignalKind::hangup());
         let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
         let server = tokio::spawn(serving);
-        let (is_stopping, is_reloading) = (false, false);
+        let (work, is_stopping, is_reloading) = (None, false, false);
         Ok(Self {
             server,
             control,
             newcomers,
             duties,
+            work,
             hangup,
             stop,
             is_stopping,
@@ -99,10 +105,25 @@ impl Events {
             Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
-            role = duty(self.duties.as_mut()), if !self.is_stopping && !self.is_reloading => {
-                Event::Duty(role)
-            }
+            role = duty(self.duties.as_mut()), if self.takes_duties() => Event::Duty(role),
+            done = worked(&mut self.work), if !self.is_reloading => Event::Worked(done),
         }
+    }
+
+    const fn takes_duties(&self) -> bool {
+        !self.is_stopping && !self.is_reloading && self.work.is_none()
+    }
+}
+
+/// What comes of the work that is under way. Dropping this future loses nothing.
+async fn worked(work: &mut Option<JoinHandle<Done>>) -> Done {
+    match work.as_mut() {
+        Some(task) => {
+            let done = task.await.unwrap_or(Done::Nothing);
+            *work = None;
+            done
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -146,11 +167,16 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
                 None
             }
             Event::Duty(role) => {
-                live.fulfil(role).await;
+                events.work = Some(live.fulfil(role).await);
+                None
+            }
+            Event::Worked(done) => {
+                live.worked(done).await;
                 None
             }
         };
         if let Some(outcome) = ended {
+            live.end_work(events.work.take()).await;
             return outcome;
         }
     }
@@ -161,7 +187,8 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
     let answer = match request.verb.as_str() {
         "status" => live.status(),
         "reload" => return Some(request),
-        "clients" => Err(Failure::new(RELOADING)),
+        "cluster show" => live.cluster_status(),
+        "clients" | "cluster move" => Err(Failure::new(RELOADING)),
         other if other.starts_with("invite ") || other.starts_with("media ") => {
             Err(Failure::new(RELOADING))
         }
@@ -279,7 +306,7 @@ impl Reload {
             // Answered by whoever reloads; a login does not wait longer than it may take.
             Event::Enrol(client) => self.newcomers.push(client),
             // It comes again when the reload is done, which opens no volume of a cluster.
-            Event::Duty(_) => {}
+            Event::Duty(_) | Event::Worked(_) => {}
         }
     }
 

@@ -33,8 +33,16 @@ impl MediumPermit {
     /// Whether it may be used now.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let until = self.until.load(Ordering::Acquire);
-        until != 0 && (since_boot().as_nanos() as u64) < until
+        !self.left().is_zero()
+    }
+
+    /// For how long it may be used yet.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        match self.until.load(Ordering::Acquire) {
+            0 => Duration::ZERO,
+            until => Duration::from_nanos(until.saturating_sub(since_boot().as_nanos() as u64)),
+        }
     }
 }
 

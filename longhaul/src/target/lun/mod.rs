@@ -13,6 +13,7 @@ mod test_initiator;
 pub use answer::Answer;
 pub use disk::{Disk, ExchangeError, LoadError, Options, Shared, StoredReservations};
 pub use medium_permit::{MediumPermit, since_boot};
+pub use proto::scsi::reservation::check_shared as check_shared_reservations;
 pub use target::TargetDevice;
 
 use bytes::Bytes;
@@ -56,6 +57,9 @@ pub trait ReservationStorage: fmt::Debug + Send + Sync {
 pub trait SharedReservations: fmt::Debug + Send + Sync {
     /// Sees to it that what is kept is in force here, by [`Disk::adopt_reservations`].
     fn refresh(&self) -> Waiting<io::Result<()>>;
+
+    /// Returns when no device server that had the medium before can carry out a task any more.
+    fn settled(&self) -> Waiting<io::Result<()>>;
 
     /// Keeps `image` in place of `base`; `false` if that is not what is kept any more. When done it is in force at all
     /// device servers.

@@ -285,15 +285,13 @@ impl Reservations {
         bytes: &[u8],
         present: &[NexusId],
     ) -> Result<Change, ImageError> {
-        let missing = Truncated { missing: size_of::<u32>() };
-        let (generation, image) = bytes.split_first_chunk().ok_or(missing)?;
-        let mut registry = image::decode(image)?;
+        let (generation, mut registry) = decode_shared(bytes)?;
         for nexus in present {
             registry.adopt(nexus);
         }
         let change = change::by_another(&self.registry, registry);
         self.commit(&change, present);
-        self.generation = u32::from_be_bytes(*generation);
+        self.generation = generation;
         Ok(change)
     }
 
@@ -314,4 +312,15 @@ impl Reservations {
             }
         }
     }
+}
+
+/// Whether these are bytes that [`Reservations::adopt_shared`] takes.
+pub fn check_shared(bytes: &[u8]) -> Result<(), ImageError> {
+    decode_shared(bytes).map(drop)
+}
+
+fn decode_shared(bytes: &[u8]) -> Result<(u32, Registry), ImageError> {
+    let missing = Truncated { missing: size_of::<u32>() };
+    let (generation, image) = bytes.split_first_chunk().ok_or(missing)?;
+    Ok((u32::from_be_bytes(*generation), image::decode(image)?))
 }

@@ -147,7 +147,8 @@ impl Core {
                 let list = data::joined(data, needed as usize);
                 let effects = self.state.reserved.change(nexus, out, &list, &self.unit).await?;
                 // What it waits for may be a command that waits for it: aborted, it does not wait.
-                abort.unless(self.settle(effects)).await.map(drop)?;
+                abort.unless(self.settle(effects)).await?;
+                abort.unless(self.state.reserved.settled(out.action)).await??;
             }
             UnitOp::Reserve => self.state.reserved.reserve(nexus).await?,
             UnitOp::Release => self.state.reserved.release(nexus).await?,

@@ -72,6 +72,9 @@ pub(super) struct Reserved {
     log_limiter: LineLimiter,
 }
 
+/// How often a change is decided anew because others have changed something meanwhile.
+const CHANGES_MAX: usize = 64;
+
 /// What whoever changes the reservations is told.
 #[derive(Default)]
 struct Order {
@@ -240,7 +243,7 @@ impl Reserved {
         (out, list): (Out, &[u8]),
         (unit, ports): (&Unit, &[u16]),
     ) -> Result<ReservationEffects, Fault> {
-        loop {
+        for _ in 0..CHANGES_MAX {
             shared.refresh().await.map_err(|why| self.not_reached(&why))?;
             let (base, change, image) = self.with(|state| {
                 let id = state.id(nexus).map_err(Refused::from)?;
@@ -261,6 +264,7 @@ impl Reserved {
                 return Ok(self.with(|state| state.commit_shared(nexus, change, base, image)));
             }
         }
+        Err(Fault::Status(Status::Busy))
     }
 
     /// Puts in force what another machine has made of them.
@@ -274,6 +278,18 @@ impl Reserved {
             state.adopted = Some(image.to_vec());
             Ok(state.effects(None, &change))
         })
+    }
+
+    /// Returns when what `action` ends has ended at every device server: what one that is stopped has begun may land when
+    /// it goes on.
+    pub(super) async fn settled(&self, action: ReserveOutAction) -> Result<(), Fault> {
+        use ReserveOutAction::{Clear, Preempt, PreemptAndAbort};
+        match &self.shared {
+            Some(shared) if matches!(action, Clear | Preempt | PreemptAndAbort) => {
+                shared.settled().await.map_err(|why| self.not_reached(&why))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// SAM-5, 5.3.1: the initiator may try it again.

@@ -1,12 +1,14 @@
 //! Two gateways of one file: who is active, what the other one says, and what clients notice when that changes.
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "common/connect.rs"]
+#[path = "../common/connect.rs"]
 mod connect;
-#[path = "common/peer.rs"]
+mod faults;
+#[path = "../common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod peer;
-#[path = "common/port.rs"]
+#[path = "../common/port.rs"]
 mod port;
 
 use std::fs;
@@ -58,6 +60,7 @@ impl Pair {
     /// Each has a portal of this group.
     fn new(groups: [u16; 2]) -> Self {
         let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("record")).unwrap();
         fs::File::create(home.path().join("disk.img")).unwrap().set_len(SIZE).unwrap();
         fs::write(home.path().join("fence"), FENCE).unwrap();
         let executable = fs::Permissions::from_mode(0o755);
@@ -81,6 +84,21 @@ impl Pair {
             fs::write(pair.dir(at).join("longhaul.toml"), config).unwrap();
         }
         pair
+    }
+
+    /// The same without a fence.
+    fn without_fence(groups: [u16; 2]) -> Self {
+        let pair = Self::new(groups);
+        pair.edit(|config| config.replace("fence = '../fence'\n", ""));
+        pair
+    }
+
+    /// Changes the configuration of both.
+    fn edit(&self, change: impl Fn(String) -> String) {
+        for at in 0..2 {
+            let path = self.dir(at).join("longhaul.toml");
+            fs::write(&path, change(fs::read_to_string(&path).unwrap())).unwrap();
+        }
     }
 
     fn dir(&self, at: usize) -> PathBuf {
@@ -127,17 +145,23 @@ impl Pair {
         said
     }
 
+    /// Returns when it is that.
+    fn until(&self, at: usize, role: &str) {
+        let last = std::time::Instant::now() + PATIENCE;
+        while !self.is(at, role) {
+            let now = self.ask(at, &["show"]);
+            assert!(std::time::Instant::now() < last, "it is not {role}: {now}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn is(&self, at: usize, role: &str) -> bool {
         self.ask(at, &["show", "--json"]).contains(&format!("\"role\":\"{role}\""))
     }
 
     /// Returns when it is active.
     fn wait_for(&self, at: usize) {
-        let last = std::time::Instant::now() + PATIENCE;
-        while !self.is(at, "active") {
-            assert!(std::time::Instant::now() < last, "{} does not take over", NAMES[at]);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.until(at, "active");
     }
 
     fn end(mut self) {
@@ -260,21 +284,14 @@ fn standby_knows_the_reservations_and_takes_over_when_the_active_gateway_is_kill
 /// took over. Without a fence nobody takes over, as the file is locked.
 #[test]
 fn gateway_that_is_stopped_keeps_the_file_until_it_is_fenced() {
-    let mut pair = Pair::new([1, 2]);
-    for at in 0..2 {
-        let path = pair.dir(at).join("longhaul.toml");
-        let config = fs::read_to_string(&path).unwrap().replace("fence = '../fence'\n", "");
-        fs::write(path, config).unwrap();
-    }
+    let mut pair = Pair::without_fence([1, 2]);
     pair.start(0);
     pair.wait_for(0);
     pair.start(1);
     let mut active = session(pair.address(0), HOST);
     assert_eq!(refusal(&mut active), None);
     pair.signal(0, Signal::STOP);
-    while !pair.is(1, "taking over") {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    pair.until(1, "taking over");
     assert_eq!(refusal(&mut session(pair.address(1), HOST)), STANDBY);
     // What comes to it meanwhile is not answered from the medium when it goes on, however soon that is.
     for itt in 100..110 {
