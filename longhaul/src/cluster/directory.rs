@@ -40,6 +40,12 @@ impl Directory {
         Ok(directory)
     }
 
+    /// The same to be read only.
+    pub(super) fn look(path: &Path) -> io::Result<Self> {
+        fs::read_dir(path)?;
+        Ok(Self { path: path.to_owned(), new: String::new() })
+    }
+
     fn path(&self, version: u64) -> PathBuf {
         self.path.join(format!("{PREFIX}{version:0DIGITS$}"))
     }

@@ -7,6 +7,7 @@ mod fence;
 mod observer;
 mod reservations;
 mod store;
+mod survey;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use self::driver::{Driver, Request};
 pub use self::observer::Observer;
 use self::observer::Published;
 use self::reservations::UnitReservations;
+pub use self::survey::{Finding, survey};
 use crate::config::ClusterOptions;
 use crate::failure::{OrFail as _, Outcome};
 use crate::printable::Shown as _;

@@ -9,6 +9,7 @@ use proto::scsi::unit::optical::BLOCK_SIZE as BLOCK_SIZE_OF_DISC;
 use super::options::blocking;
 use super::serve;
 use crate::chain::BLOCK_SIZE;
+use crate::cluster::{Finding, survey};
 use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::explain::explain;
@@ -71,6 +72,16 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
         "identity",
         config.identity.as_deref().map_or(Ok(()), |path| sealing(path).map(drop)),
     );
+    for Finding { option, why, is_mistake } in survey_cluster(config).await {
+        let outcome = Err(Failure::new(why));
+        match is_mistake {
+            true => note("cluster", option, outcome),
+            false => remarks.extend(outcome.err().map(|why: Failure| Wrong {
+                line: config.line("cluster", option),
+                why: why.to_string(),
+            })),
+        }
+    }
     for client in &config.clients {
         note("clients", &client.name, read(client.chap.clone()).await);
     }
@@ -81,13 +92,35 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
             Ok(served) => serve::open_options(volume, (state, served), OnExchange::Refuse).await,
             Err(why) => Err(Failure::new(why.to_string())),
         };
-        note("volumes", &volume.name, options.and_then(|_| look_for(volume)));
+        let found = options.and_then(|_| look_for(volume)).and_then(|()| match config.cluster {
+            Some(_) => is_there(volume),
+            None => Ok(()),
+        });
+        note("volumes", &volume.name, found);
         if let Some(longer) = longer(volume) {
             let line = config.line("volumes", &volume.name);
             remarks.push(Wrong { line, why: longer });
         }
     }
     wrong
+}
+
+/// What there is to be said of its part in a cluster.
+async fn survey_cluster(config: &Config) -> Vec<Finding> {
+    let Some(options) = config.cluster.clone() else { return Vec::new() };
+    let (listen, state) = (config.listen.clone(), config.state.clone());
+    let surveyed = blocking(move || Ok(survey(&options, &listen, state.as_deref()))).await;
+    surveyed.unwrap_or_default()
+}
+
+/// A cluster makes no file: where it is missing, its file system is not that of the other gateways.
+fn is_there(volume: &Served) -> Outcome {
+    match volume.uri.file() {
+        Some(path) if !path.exists() => Err(Failure::new(format!("{} does not exist", volume.uri))
+            .because("a cluster makes no file")
+            .hint("make it with `truncate`, or mount what it is on")),
+        _ => Ok(()),
+    }
 }
 
 async fn read(chap: Option<Chap>) -> Outcome {

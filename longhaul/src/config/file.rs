@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use super::access::contradiction;
 use super::change::GivenOptions;
-use super::cluster::{cluster, misfits};
+use super::cluster::{CLUSTER, cluster, misfits};
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
 use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
@@ -93,6 +93,10 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
         config.limits = limits(table);
     }
     if let Some(table) = root.table("cluster") {
+        for option in CLUSTER {
+            let line = table.line_of(option.text.name).unwrap_or_else(|| table.line());
+            config.remember("cluster", option.text.name, line);
+        }
         config.cluster = cluster(table, base);
     }
     if let Some(table) = root.table("log") {
