@@ -19,7 +19,7 @@ use crate::printable::{Json, OneLine, Shown as _};
 use crate::progress::rate;
 use crate::size::Size;
 use crate::target::meter::{Activity, Work};
-use crate::target::status::{LinkLosses, PathStatus, SessionStatus, Status};
+use crate::target::status::{ClusterStatus, LinkLosses, PathStatus, SessionStatus, Status};
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
 #[derive(Debug, clap::Args)]
@@ -274,6 +274,14 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
     }
     if now.status.keeps_reservations == Some(false) {
         let _ = writeln!(text, "{RESERVATIONS_END}");
+    }
+    if let Some(cluster) = &now.status.cluster {
+        let ClusterStatus { seconds, takeovers, record_failures, .. } = cluster;
+        let _ = writeln!(
+            text,
+            "gateway {}; so for {seconds} s, active {takeovers} times, record failed {record_failures} times",
+            OneLine(&cluster.text())
+        );
     }
     for (link, LinkLosses { refused, overrun, cut }) in &now.status.links {
         let _ = writeln!(text, "{link}: packets refused {refused}, overrun {overrun}, cut {cut}");
