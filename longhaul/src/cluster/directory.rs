@@ -67,7 +67,7 @@ impl Directory {
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
             let version = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-            let version = version.filter(|version| version.len() == DIGITS);
+            let version = version.filter(|version| is_version(version));
             versions.extend(version.and_then(|version| version.parse::<u64>().ok()));
         }
         versions.sort_unstable();
@@ -134,6 +134,11 @@ fn written(mut file: NamedTempFile, bytes: &[u8]) -> io::Result<NamedTempFile> {
     file.as_file().set_len(bytes.len() as u64)?;
     file.as_file().sync_all()?;
     Ok(file)
+}
+
+/// Only such a name is found again: other spellings of a number are none.
+fn is_version(digits: &str) -> bool {
+    digits.len() == DIGITS && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 fn is_full(why: &io::Error) -> bool {
