@@ -92,7 +92,7 @@ impl Cluster {
     /// What tells that there is something to do.
     #[must_use]
     pub fn duties(&self) -> Duties {
-        Duties(self.roles.clone())
+        Duties { roles: self.roles.clone(), is_over: false }
     }
 
     /// What tells how it is.
@@ -159,19 +159,33 @@ impl Reporter {
 }
 
 /// Tells when volumes have to be opened or closed.
-pub struct Duties(watch::Receiver<Role>);
+pub struct Duties {
+    roles: watch::Receiver<Role>,
+    /// Nobody looks after the lease any more, which was told.
+    is_over: bool,
+}
 
 impl Duties {
     /// Returns when the gateway takes over, leaves or has lost its lease, and as long as that is so. Dropping this future
     /// loses nothing.
     pub async fn next(&mut self) -> Role {
         loop {
-            let role = *self.0.borrow_and_update();
-            if matches!(role, Role::TakingOver | Role::Leaving | Role::Lost) {
+            if self.is_over {
+                std::future::pending::<()>().await;
+            }
+            let role = *self.roles.borrow_and_update();
+            if self.roles.has_changed().is_ok()
+                && matches!(role, Role::TakingOver | Role::Leaving | Role::Lost)
+            {
                 return role;
             }
-            if self.0.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            if self.roles.changed().await.is_err() {
+                // The lease ends, and another gateway can only have the files if this one closes them.
+                tracing::error!(
+                    "cluster: nobody looks after the lease any more: restart the gateway"
+                );
+                self.is_over = true;
+                return Role::Lost;
             }
         }
     }
@@ -194,5 +208,26 @@ pub(crate) const fn name_of(role: Role) -> &'static str {
         Role::Active => "active",
         Role::Leaving => "leaving",
         Role::Lost => "lost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// As when the task that does so breaks down: the lock on the files would keep the other gateway out.
+    #[test]
+    fn gateway_whose_lease_nobody_looks_after_is_to_close_the_volumes_once() {
+        let (tell, roles) = watch::channel(Role::TakingOver);
+        let mut duties = Duties { roles, is_over: false };
+        assert_eq!(duties.next().now_or_never(), Some(Role::TakingOver));
+        assert_eq!(duties.next().now_or_never(), Some(Role::TakingOver), "it is so still");
+        tell.send(Role::Active).unwrap();
+        assert_eq!(duties.next().now_or_never(), None);
+        drop(tell);
+        assert_eq!(duties.next().now_or_never(), Some(Role::Lost));
+        assert_eq!(duties.next().now_or_never(), None);
     }
 }
