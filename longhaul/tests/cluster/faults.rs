@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::AtomicU64;
 use std::thread::{scope, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use rustix::process::Signal;
 use crate::common::{PATIENCE, run};
 use crate::{
     CONFLICT, GOOD, HOST, LONGHAUL, OTHER, Pair, REGISTER, RESERVE, STANDBY, TARGET,
-    WRITE_EXCLUSIVE_REGISTRANTS, keys, refusal, reserve_out, session, write,
+    WRITE_EXCLUSIVE_REGISTRANTS, keys, progress, refusal, reserve_out, session, under_load, write,
 };
 
 const PREEMPT_AND_ABORT: u8 = 5;
@@ -252,4 +253,45 @@ fn record_that_was_removed_is_not_begun_anew() {
     until_one_is_active(&pair);
     assert_eq!(keys(&mut session(pair.address(1), HOST)), [7]);
     pair.end();
+}
+
+/// What happens besides: the record hangs, everybody asks for the volumes at once, a gateway is ended and started anew.
+fn worse_trouble(mut pair: Pair, done: &AtomicU64) -> Pair {
+    let mut disk = Frozen { place: pair.home.path().join("record"), is_frozen: false };
+    for round in 0..6 {
+        progress(done);
+        let active = usize::from(pair.is(1, "active"));
+        match round % 3 {
+            0 => {
+                disk.turn(true);
+                pair.until(active, "standby");
+                disk.turn(false);
+            }
+            1 => {
+                let asked = [0, 1, 0, 1, 0, 1].map(|at| {
+                    let mut command = Command::new(LONGHAUL);
+                    command.args(["cluster", "move", "--control", "control.sock"]);
+                    command.current_dir(pair.dir(at)).spawn().unwrap()
+                });
+                for mut asked in asked {
+                    assert!(asked.wait().unwrap().success());
+                }
+            }
+            _ => {
+                assert!(pair.running[active].take().unwrap().stop().success());
+                pair.wait_for(1 - active);
+                pair.start(active);
+            }
+        }
+        until_one_is_active(&pair);
+        progress(done);
+    }
+    pair
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_goes_on_without_a_failed_request_when_the_record_hangs_or_all_move_at_once() {
+    let pair = Pair::without_fence([1, 1]);
+    let _disk = Frozen::mount(&pair);
+    under_load(pair, worse_trouble).await;
 }

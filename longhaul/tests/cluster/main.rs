@@ -395,7 +395,11 @@ fn trouble(mut pair: Pair, done: &AtomicU64) -> Pair {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_goes_on_without_a_failed_request_when_a_gateway_is_killed_stopped_or_moved() {
-    let mut pair = Pair::new([1, 1]);
+    under_load(Pair::new([1, 1]), trouble).await;
+}
+
+/// A client uses the volume while there is `trouble`: none of its requests fails, and all is there in the end.
+async fn under_load(mut pair: Pair, trouble: fn(Pair, &AtomicU64) -> Pair) {
     pair.start(0);
     pair.wait_for(0);
     pair.start(1);
