@@ -481,6 +481,23 @@ fn change_that_nobody_puts_in_force_is_answered_after_some_leases() {
     assert_eq!(standby.take_outcome(), Some(Outcome::Unknown));
 }
 
+/// Others who change the record whenever it is to be renewed must not make a lease end.
+#[test]
+fn renewal_that_meets_another_change_is_made_at_once_on_that() {
+    let mut active = gateway("a", 1, false);
+    let mut store = Store::default();
+    store.run(&mut [&mut active], 0, 20);
+    let before = store.record.as_ref().unwrap().renewals;
+    for number in 20..100 {
+        store.record.as_mut().unwrap().version += 1;
+        // It finds that its write is refused, reads, and writes.
+        (0..3).for_each(|_| store.step(&mut active, at(number)));
+        assert_eq!(active.role(at(number)), Role::Active, "{number}");
+    }
+    let renewals = store.record.as_ref().unwrap().renewals - before;
+    assert!(renewals >= 15, "{renewals} in four leases");
+}
+
 /// A file system that is not mounted any more, and beneath it an empty directory, or one of long ago.
 #[test]
 fn record_that_is_gone_or_older_is_not_taken_for_a_new_one() {

@@ -14,7 +14,7 @@ use proto::cluster::{Lease, Outcome, Record, Role, Settings, Step, Update, Writt
 use proto::time::Time;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::fence::fence;
 use super::name_of;
@@ -25,6 +25,10 @@ use crate::target::lun::{Disk, MediumPermit, check_shared_reservations, since_bo
 
 /// How long a gateway waits that has met another's change, before it looks again.
 const AFTER_CONFLICT: Duration = Duration::from_millis(2);
+
+/// For how many times as long as a change took to write the next one waits, so that another gateway can read the record and
+/// change it in between.
+const ROOM_FOR_OTHERS: u32 = 3;
 
 /// How long a call of the file system is waited for at most.
 const CALL_MAX: Duration = Duration::from_secs(15);
@@ -62,6 +66,8 @@ pub(super) struct Driver {
     refreshes: Vec<oneshot::Sender<io::Result<()>>>,
     settling: Vec<oneshot::Sender<io::Result<()>>>,
     updates: VecDeque<(Update, oneshot::Sender<Outcome>)>,
+    /// When the next of them may begin.
+    next_update: Instant,
     /// Who waits for the update that is under way.
     updating: Option<oneshot::Sender<Outcome>>,
     ending: Option<oneshot::Sender<()>>,
@@ -99,6 +105,7 @@ impl Driver {
             refreshes: Vec::new(),
             settling: Vec::new(),
             updates: VecDeque::new(),
+            next_update: Instant::now(),
             updating: None,
             ending: None,
             has_left: false,
@@ -126,7 +133,11 @@ impl Driver {
             self.publish();
             match step {
                 Step::Wait(_) if self.is_over() => self.has_left = true,
-                Step::Wait(until) => self.until_asked(sleep(until - now())).await,
+                Step::Wait(until) => {
+                    let until = Instant::now() + (until - now());
+                    let next = if self.updates.is_empty() { until } else { self.next_update };
+                    self.until_asked(sleep_until(until.min(next))).await;
+                }
                 Step::Read => self.read().await,
                 Step::Write(record) => self.write(record).await,
                 Step::Fence(former) => {
@@ -257,6 +268,7 @@ impl Driver {
 
     fn begin_update(&mut self) {
         if self.updating.is_none()
+            && Instant::now() >= self.next_update
             && let Some((update, tell)) = self.updates.pop_front()
         {
             self.lease.update(now(), update);
@@ -308,7 +320,7 @@ impl Driver {
     }
 
     async fn write(&mut self, record: Record) {
-        let store = Arc::clone(&self.store);
+        let (store, begun) = (Arc::clone(&self.store), Instant::now());
         let written = match self.operation(move || store.replace(&record)).await {
             Ok(true) => Written::Done,
             Ok(false) => {
@@ -320,6 +332,9 @@ impl Driver {
                 Written::Unknown
             }
         };
+        if self.updating.is_some() {
+            self.next_update = Instant::now() + begun.elapsed() * ROOM_FOR_OTHERS;
+        }
         self.lease.written(now(), written);
         self.adopt().await;
     }

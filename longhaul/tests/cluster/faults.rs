@@ -295,3 +295,29 @@ async fn client_goes_on_without_a_failed_request_when_the_record_hangs_or_all_mo
     let _disk = Frozen::mount(&pair);
     under_load(pair, worse_trouble).await;
 }
+
+/// Nobody keeps others from preempting him by changing reservations all the time.
+#[test]
+fn preemption_by_a_standby_comes_between_changes_at_the_active_gateway() {
+    let mut pair = Pair::new([1, 2]);
+    pair.start(0);
+    pair.wait_for(0);
+    pair.start(1);
+    let mut other = session(pair.address(1), OTHER);
+    assert_eq!(reserve_out(&mut other, REGISTER, 0, [0, 9]), GOOD);
+    let address = pair.address(0);
+    for _ in 0..3 {
+        let (tell, told) = std::sync::mpsc::channel();
+        // Its last command is aborted, and has no answer.
+        spawn(move || {
+            let mut victim = session(address, HOST);
+            while reserve_out(&mut victim, REGISTER_AND_IGNORE, 0, [0, 7]) == GOOD {
+                let _ = tell.send(());
+            }
+        });
+        (0..10).for_each(|_| told.recv().unwrap());
+        assert_eq!(reserve_out(&mut other, PREEMPT_AND_ABORT, 0, [9, 7]), GOOD);
+        assert!(pair.is(0, "active"));
+    }
+    pair.end();
+}

@@ -162,6 +162,8 @@ pub struct Lease {
     valid: Time,
     due: Time,
     must_read: bool,
+    /// A sign of life was refused, as others have changed the record: it is due still.
+    owes_renewal: bool,
     attempt: Option<Attempt>,
     update: Option<(Update, Stage)>,
     /// When the update was asked for.
@@ -184,6 +186,7 @@ impl Lease {
             valid: now,
             due: now,
             must_read: true,
+            owes_renewal: false,
             attempt: None,
             update: None,
             asked: now,
@@ -331,7 +334,8 @@ impl Lease {
         }
         self.check_holder(now);
         self.acknowledge();
-        self.due = now + self.pause();
+        let is_due = std::mem::take(&mut self.owes_renewal);
+        self.due = if is_due { now } else { now + self.pause() };
     }
 
     /// What became of the write.
@@ -343,7 +347,10 @@ impl Lease {
                 self.done(now, &attempt);
                 self.due = now + self.pause();
             }
-            Written::Conflict => (self.must_read, self.due) = (true, now),
+            Written::Conflict => {
+                (self.must_read, self.due) = (true, now);
+                self.owes_renewal = attempt.purpose == Purpose::Renewal;
+            }
             Written::Unknown => {
                 attempt.is_unknown = true;
                 self.attempt = Some(attempt);
