@@ -113,6 +113,11 @@ impl Directory {
         let new = self.path.join(format!("{}of-{oldest}", self.new));
         fs::rename(self.path(oldest), &new)?;
         let file = File::options().write(true).truncate(false).open(&new)?;
+        // `link` goes by the number of its names, which one that was killed may have left at two.
+        if file.metadata()?.nlink() > 1 {
+            fs::remove_file(new)?;
+            return Ok(None);
+        }
         Ok(Some(NamedTempFile::from_parts(file, TempPath::try_from_path(new)?)))
     }
 
@@ -301,5 +306,20 @@ mod tests {
         }
         assert!(!store.replace(&record(5, 9)).unwrap(), "it is old");
         assert_eq!(store.read().unwrap(), Some(record(3 * KEPT, 1)));
+    }
+
+    /// A gateway was killed between two names of one file. The second name tells a link that was made from one that was not.
+    #[test]
+    fn version_that_has_another_name_still_does_not_become_a_new_one() {
+        let small = Small::new();
+        let store = directory(small.0.path(), "a");
+        for version in 1..=3 {
+            assert!(store.replace(&record(version, 1)).unwrap());
+        }
+        fs::hard_link(store.path(1), small.0.path().join("new-b-left")).unwrap();
+        fs::write(small.0.path().join("volume"), vec![1; 2 << 20]).unwrap_err();
+        let replaced = store.replace(&record(3, 9));
+        assert!(!matches!(replaced, Ok(true)), "another one is there");
+        assert_eq!(store.read().unwrap(), Some(record(3, 1)));
     }
 }
