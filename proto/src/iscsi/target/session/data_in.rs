@@ -8,14 +8,15 @@ use crate::iscsi::pdu::Pieces;
 use crate::iscsi::target::residual::Residual;
 use crate::iscsi::target::task::{State, Task, TaskId};
 use crate::iscsi::target::{Ending, Reply};
-use crate::scsi::cdb::traits_of;
+use crate::scsi::cdb::{Block, traits_of};
 use crate::scsi::{DeviceType, Status};
 
 impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
     pub fn complete(&mut self, id: TaskId, reply: Reply) {
         let Some(task) = self.tasks.remove(id) else { return };
-        let stops = self.stops_at(&task, reply.status);
+        let is_failure = !matches!(reply.status, Status::Good | Status::ConditionMet);
+        let stops = is_failure && self.stops_behind(&task.cdb);
         if stops {
             self.stop();
         }
@@ -44,13 +45,10 @@ impl Session {
         }
     }
 
-    /// Whether nothing may be carried out any more once a command has ended so (docs/spec/ordered-writes.md). The key is
-    /// for sessions with disks.
-    fn stops_at(&self, task: &Task, status: Status) -> bool {
-        let is_failure = !matches!(status, Status::Good | Status::ConditionMet);
-        self.parameters.stops_at_failure
-            && is_failure
-            && traits_of(&task.cdb, DeviceType::Disk).changes_medium()
+    /// Whether nothing may be carried out any more if this command fails (docs/spec/ordered-writes.md). The key is for
+    /// sessions with disks.
+    pub(super) fn stops_behind(&self, cdb: &Block) -> bool {
+        self.parameters.stops_at_failure && traits_of(cdb, DeviceType::Disk).changes_medium()
     }
 
     fn respond(&mut self, task: &Task, mut reply: Reply) {

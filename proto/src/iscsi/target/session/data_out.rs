@@ -144,12 +144,7 @@ impl Session {
     pub(super) fn proceed(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         match task.state {
-            State::Failing(fault) => {
-                task.inbound.discard();
-                if !task.inbound.is_open() {
-                    self.answer_fault(id, fault);
-                }
-            }
+            State::Failing(fault) => self.proceed_to_fail(id, fault),
             State::Collecting if task.inbound.is_complete() => {
                 task.state = State::Running;
                 let (command, data) = (task.command(id), task.inbound.take_data());
@@ -158,6 +153,19 @@ impl Session {
             State::Collecting => self.solicit(id),
             State::Ahead(Some(_)) => task.inbound.discard(),
             State::Ahead(None) | State::Offered | State::Running | State::Aborted => {}
+        }
+    }
+
+    /// Answers a fault once the initiator has sent all. What is behind it does not begin meanwhile, if it must not later.
+    fn proceed_to_fail(&mut self, id: TaskId, fault: Fault) {
+        let Some(task) = self.tasks.get(id) else { return };
+        task.inbound.discard();
+        let (is_open, cdb) = (task.inbound.is_open(), task.cdb);
+        if self.stops_behind(&cdb) {
+            self.stop();
+        }
+        if !is_open {
+            self.answer_fault(id, fault);
         }
     }
 

@@ -275,6 +275,8 @@ impl Session {
                     if cold && response == TaskResponse::COMPLETE {
                         self.close(Ending::ColdReset);
                     }
+                    // It may have ended what the session would have ended with.
+                    self.end_stopped();
                 }
             }
         }

@@ -89,7 +89,7 @@ impl Session {
 
     /// A command has come to its turn: it is offered when its attribute allows it.
     pub(super) fn offer(&mut self, id: TaskId, attribute: TaskAttribute) {
-        if attribute == TaskAttribute::HEAD_OF_QUEUE {
+        if attribute == TaskAttribute::HEAD_OF_QUEUE && !self.order.is_stopped() {
             self.push_command(id);
         } else {
             self.order.push(id);

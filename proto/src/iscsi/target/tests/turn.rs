@@ -90,6 +90,8 @@ fn an_ordered_command_is_a_barrier() {
     assert_eq!(pair.command().attribute, TaskAttribute::SIMPLE, "the barrier is gone");
 }
 
+const WRITE_16: u8 = 0x8A;
+
 /// A session that stops at a failure.
 fn stopping() -> Pair {
     Pair::new(Parameters { stops_at_failure: true, ..parameters() })
@@ -97,7 +99,6 @@ fn stopping() -> Pair {
 
 /// A write that runs, a flush that waits for it, and a write behind both (docs/spec/ordered-writes.md).
 fn two_groups(pair: &mut Pair) -> TaskId {
-    const WRITE_16: u8 = 0x8A;
     const SYNCHRONIZE_CACHE_16: u8 = 0x91;
     let commands = [
         (1, WRITE_16, TaskAttribute::SIMPLE),
@@ -153,6 +154,43 @@ fn nothing_begins_behind_a_write_that_another_session_has_ended() {
     assert!(pair.session.poll_event().is_none());
     pair.reply(first, 0);
     assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 7 })));
+    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Stopped))));
+    assert!(pair.session.poll_event().is_none());
+}
+
+/// An ordered write, for whose data there is no room and more of which are to come, and a write behind it.
+fn write_without_room_and_another() -> Pair {
+    let parameters = Parameters { stops_at_failure: true, ..parameters() };
+    let mut pair = Pair::within(parameters, false, Arc::new(Budget::new(0, 0)), WINDOW);
+    let mut cdb = [0; 16];
+    cdb[0] = WRITE_16;
+    let (cmd_sn, expected_len, write) = (pair.next_cmd_sn(), 4096, true);
+    let attribute = TaskAttribute::ORDERED;
+    let command =
+        ScsiCommand { write, itt: 1, expected_len, cmd_sn, attribute, cdb, ..<_>::default() };
+    pair.send(command, &[7; 1000]);
+    let cmd_sn = pair.next_cmd_sn();
+    pair.send(ScsiCommand { is_final: true, itt: 2, cmd_sn, cdb, ..<_>::default() }, &[]);
+    pair
+}
+
+/// It is answered only once the initiator has sent all of its data, which may take long; what is behind it comes by other
+/// connections meanwhile.
+#[test]
+fn nothing_begins_behind_a_write_that_is_going_to_fail() {
+    let mut pair = write_without_room_and_another();
+    assert!(pair.session.poll_event().is_none(), "the one behind it waits");
+    pair.data_out(1, NO_TAG, 0, 1000, &[7; 3096], true);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Stopped))));
+    let response: ScsiResponse = pair.one();
+    assert_eq!((response.itt, response.status), (1, Status::TaskSetFull as u8));
+}
+
+/// Nothing would ever begin again.
+#[test]
+fn session_ends_with_the_abort_of_a_write_that_is_going_to_fail() {
+    let mut pair = write_without_room_and_another();
+    pair.manage(TaskFunction::ABORT_TASK, 1);
     assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Stopped))));
     assert!(pair.session.poll_event().is_none());
 }
