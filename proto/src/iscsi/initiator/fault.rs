@@ -25,7 +25,7 @@ pub enum Fault {
     #[error("the target rejects what it was sent: {0:?}")]
     Rejected(RejectReason),
     /// The target drops the connection.
-    #[error("the target drops the connection, to be asked again after {0:?}")]
+    #[error("the target drops the connection{}", asking_again(*.0))]
     Dropped(Duration),
     /// The login or the logout did not come to an end in time.
     #[error("the login or logout took too long")]
@@ -46,6 +46,14 @@ pub enum Fault {
         /// For how long at least.
         within: Duration,
     },
+}
+
+/// How long a target that drops a connection wants to be left alone.
+fn asking_again(after: Duration) -> String {
+    match after {
+        Duration::ZERO => String::new(),
+        after => format!(", to be asked again after {after:?}"),
+    }
 }
 
 /// How a target broke the protocol.
