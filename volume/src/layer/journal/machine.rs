@@ -75,6 +75,9 @@ pub struct Journal {
     log: Log,
     overlay: Overlay,
     drain: Drain,
+    /// The group that was merged last, and whether it is handed over whole: one that waits is not merged again before it
+    /// may begin.
+    merged: Option<(u64, bool)>,
     waiting: VecDeque<Waiting>,
     /// Reads of the journal: where the tail was.
     readers: BTreeMap<u64, LogPoint>,
@@ -113,6 +116,7 @@ impl Journal {
             log: Log::new(superblock, *head, *last_group, groups, &settings),
             overlay,
             drain: Drain::new(superblock.drained_group),
+            merged: None,
             waiting: VecDeque::new(),
             readers: BTreeMap::new(),
             next_reader: 0,
@@ -438,13 +442,19 @@ impl Journal {
                 return;
             };
             let may_begin = |is_whole| self.drain.may_begin(is_whole, is_behind_flush);
-            let may_be_whole = self.settings.is_ordered && may_begin(true);
-            if !may_be_whole && !may_begin(false) {
+            let is_ordered = self.settings.is_ordered;
+            let known = self.merged.filter(|(merged, _)| *merged == group);
+            let may_begin_now = match known {
+                Some((_, is_whole)) => may_begin(is_whole),
+                None => may_begin(false) || (is_ordered && may_begin(true)),
+            };
+            if !may_begin_now {
                 return;
             }
             let requests = self.overlay.merged(group, self.window.segment);
-            let is_whole = self.settings.is_ordered && is_small(&requests);
-            if !self.drain.may_begin(is_whole, is_behind_flush) {
+            let is_whole = known.map_or_else(|| is_ordered && is_small(&requests), |(_, it)| it);
+            self.merged = Some((group, is_whole));
+            if !may_begin(is_whole) {
                 return;
             }
             self.drain.begin(group, requests, is_whole);

@@ -128,12 +128,23 @@ pub(super) struct Overlay {
     held: u64,
     /// Discarded blocks read as zeroes.
     discard_zeroes: bool,
+    /// How often a group was merged.
+    #[cfg(test)]
+    pub(super) merges: std::cell::Cell<usize>,
 }
 
 impl Overlay {
     pub(super) const fn new(discard_zeroes: bool) -> Self {
         let changes = VecDeque::new();
-        Self { changes, first: 0, newest: Intervals::new(), held: 0, discard_zeroes }
+        Self {
+            changes,
+            first: 0,
+            newest: Intervals::new(),
+            held: 0,
+            discard_zeroes,
+            #[cfg(test)]
+            merges: std::cell::Cell::new(0),
+        }
     }
 
     /// Adds a change, and gives it the next number.
@@ -212,6 +223,8 @@ impl Overlay {
     /// What is to be sent of a group: each byte once, with its last contents; if that is more than one request, in writes of
     /// `segment` bytes, or what one change has.
     pub(super) fn merged(&self, group: u64, segment: u64) -> Vec<(Span, Sending)> {
+        #[cfg(test)]
+        self.merges.set(self.merges.get() + 1);
         let first = self.changes.partition_point(|change| change.group < group);
         let end = self.changes.partition_point(|change| change.group <= group);
         let most = self.merged_of(first..end, JOINED_MAX);

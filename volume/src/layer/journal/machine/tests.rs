@@ -577,6 +577,28 @@ fn large_group_has_a_border_on_both_sides() {
     assert_eq!(harness.journal.status().unsent, 0);
 }
 
+/// Whatever happens meanwhile, as it does some hundred times in a second while it waits.
+#[test]
+fn group_that_waits_for_others_is_merged_once_and_when_it_begins() {
+    let mut harness = JournalHarness::new(256, ORDERED);
+    harness.write(0, 1 << 19, 512, Durability::Volatile);
+    harness.flush(1);
+    for number in 0..65 {
+        harness.write(2 + number, number * 1024, 512, Durability::Volatile);
+    }
+    harness.flush(100);
+    harness.settle_disk();
+    assert_eq!(harness.sent(), ["group 524288+512"]);
+    for _ in 0..100 {
+        harness.journal.idle();
+        harness.poll();
+    }
+    assert_eq!(harness.journal.overlay.merges.get(), 2, "each once");
+    harness.settle();
+    assert_eq!(harness.journal.overlay.merges.get(), 3);
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
 #[test]
 fn group_that_fails_at_the_store_ends_sending() {
     let mut harness = JournalHarness::new(64, ORDERED);
