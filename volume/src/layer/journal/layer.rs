@@ -100,7 +100,7 @@ impl Journaled {
         let rate = RateControl::new(Direction::Write, pace, shape.clone());
         let shared = Arc::new(Shared::new(machine, runtime, options.max_age, rate));
         let worker = Worker::new(
-            Arc::clone(&inner),
+            (Arc::clone(&inner), discard_zeroes),
             Arc::clone(&file),
             Arc::clone(&shared),
             options.is_fence,

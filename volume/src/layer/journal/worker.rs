@@ -55,17 +55,20 @@ struct Destinations {
     inner: Arc<dyn Volume>,
     file: Arc<dyn JournalFile>,
     is_fence: IsFence,
+    /// The store may keep discarded bytes.
+    discards_are_hints: bool,
 }
 
 impl Worker {
     pub(super) fn new(
-        inner: Arc<dyn Volume>,
+        (inner, discard_zeroes): (Arc<dyn Volume>, bool),
         file: Arc<dyn JournalFile>,
         shared: Arc<Shared>,
         is_fence: IsFence,
     ) -> Self {
+        let discards_are_hints = !discard_zeroes;
         Self {
-            destinations: Destinations { inner, file, is_fence },
+            destinations: Destinations { inner, file, is_fence, discards_are_hints },
             shared,
             carried: FuturesUnordered::new(),
             outcomes: Vec::new(),
@@ -213,10 +216,22 @@ impl Destinations {
             Action::DrainZero { span, space, durability, .. } => {
                 self.inner.write_zeroes(span, durability, space).await
             }
-            Action::DrainDiscard { span, .. } => self.inner.discard(span).await,
+            Action::DrainDiscard { span, .. } => self.discard(span).await,
             _ => self.inner.flush().await,
         };
         sent.map_err(|why| self.of_store(&why))
+    }
+
+    /// One that the store does not take is left undone where it is a hint. Of a store that takes nothing any more the flush
+    /// behind it tells.
+    async fn discard(&self, span: Span) -> crate::Result<()> {
+        match self.inner.discard(span).await {
+            Err(why) if self.discards_are_hints => {
+                tracing::debug!(%why, "a discard is left undone");
+                Ok(())
+            }
+            discarded => discarded,
+        }
     }
 
     /// The bytes of a write that is sent.

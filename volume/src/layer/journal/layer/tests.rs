@@ -160,6 +160,60 @@ async fn flushed_writes_survive_a_client_that_vanishes() {
     assert_eq!(store.read(Span::new(4096, 8192)).await.unwrap(), vec![7; 8192]);
 }
 
+/// A store that says that it may keep discarded bytes, and takes no discard.
+struct Keeping(Memory, Shape);
+
+impl Volume for Keeping {
+    fn shape(&self) -> &Shape {
+        &self.1
+    }
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        self.0.read(span)
+    }
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        self.0.write(at, data, durability)
+    }
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        self.0.write_zeroes(span, durability, space)
+    }
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        Box::pin(async move { Err(Error::new(Kind::Medium, Verb::Discard, span)) })
+    }
+    fn flush(&self) -> Work<'_, ()> {
+        self.0.flush()
+    }
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        None
+    }
+    fn is_saving(&self) -> bool {
+        false
+    }
+    fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
+        self.0.save_part(at, data)
+    }
+}
+
+#[tokio::test]
+async fn discard_that_the_store_refuses_does_not_end_the_journal() {
+    let memory = Memory::new(1 << 20, 512);
+    let discard = Some(crate::Discard { granularity: 512, reads_zeroes: false });
+    let shape = Shape { discard, ..memory.shape().clone() };
+    let file = new_journal(&memory, (2 << 20) + (1 << 20));
+    let store = Arc::new(Keeping(memory, shape));
+    let recovered = recover(&*file, (2 << 20) + (1 << 20)).await.unwrap();
+    let options = options(FlushPolicy::Remote);
+    let (inner, file) = (Arc::clone(&store) as Arc<dyn Volume>, file as Arc<dyn JournalFile>);
+    let (layer, worker) =
+        Journaled::new(inner, file, &recovered, 1, options, Arc::new(Virtual::Passing));
+    let worker = tokio::spawn(worker);
+    layer.discard(Span::new(0, 4096)).await.unwrap();
+    layer.write(8192, vec![7; 512].into(), Durability::Volatile).await.unwrap();
+    layer.flush().await.unwrap();
+    drop(layer);
+    assert_eq!(worker.await.unwrap().journal.unsent, 0);
+    assert_eq!(store.read(Span::new(8192, 512)).await.unwrap(), vec![7; 512]);
+}
+
 /// Who opens it next would send what the store has, over what another has written there meanwhile.
 #[tokio::test]
 async fn recorded_journal_has_nothing_for_the_next_one_to_send() {

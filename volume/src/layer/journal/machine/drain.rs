@@ -250,9 +250,13 @@ impl Drain {
     }
 }
 
-/// Whether a group is handed over whole to a store that keeps the order.
+/// Whether a group is handed over whole to a store that keeps the order. A discard may be left undone, and must not be what
+/// a group fails for.
 pub(super) fn is_small(requests: &[(Span, Sending)]) -> bool {
-    requests.len() <= WHOLE_CHANGES_MAX && bytes_of(requests) <= WHOLE_BYTES_MAX
+    let is_hint = |(_, sending): &(Span, Sending)| *sending == Sending::Discard;
+    requests.len() <= WHOLE_CHANGES_MAX
+        && bytes_of(requests) <= WHOLE_BYTES_MAX
+        && !requests.iter().any(is_hint)
 }
 
 fn bytes_of(requests: &[(Span, Sending)]) -> u64 {

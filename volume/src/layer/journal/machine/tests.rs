@@ -599,6 +599,19 @@ fn group_that_waits_for_others_is_merged_once_and_when_it_begins() {
     assert_eq!(harness.journal.status().unsent, 0);
 }
 
+/// The store may leave it undone, and goes on.
+#[test]
+fn group_with_a_discard_is_not_handed_over_whole() {
+    let mut harness = JournalHarness::new(64, ORDERED);
+    harness.write(0, 0, 4096, Durability::Volatile);
+    harness.journal.discard(1, Span::new(8192, 4096));
+    harness.flush(2);
+    harness.settle_disk();
+    assert_eq!(harness.sent(), ["write 0+4096", "discard 8192+4096"]);
+    harness.settle();
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
 #[test]
 fn group_that_fails_at_the_store_ends_sending() {
     let mut harness = JournalHarness::new(64, ORDERED);
