@@ -107,11 +107,12 @@ async fn make(
         }
         Kind::Overlay { create } => {
             let [base, over] = &members[..] else { return Err(Failure::usage(cannot())) };
-            let overlay = match create {
+            // Who only looks at it makes nothing.
+            let overlay = match create && !options.existing_only {
                 true => Overlay::create(base.clone(), over.clone()).await,
                 false => Overlay::open(base.clone(), over.clone()).await,
             };
-            let overlay = overlay.map_err(|why| not_an_overlay(cannot(), over, &why))?;
+            let overlay = overlay.map_err(|why| not_an_overlay(cannot(), over, &why, create))?;
             Arc::new(Gate::new("overlay", overlay))
         }
         Kind::Limit(_) | Kind::Mirror(_) => return Err(Failure::usage(cannot())),
@@ -138,9 +139,12 @@ fn prepare_over(
     Ok(())
 }
 
-fn not_an_overlay(cannot: String, over: &Member, why: &OverlayError) -> Failure {
+fn not_an_overlay(cannot: String, over: &Member, why: &OverlayError, create: bool) -> Failure {
     let failure = Failure::new(cannot).because(format!("{}: {why}", over.name));
     match why {
+        OverlayError::New if create => {
+            failure.hint("it is made by the first command that may write to it")
+        }
         OverlayError::New => failure.hint(CREATE_HINT),
         OverlayError::Made => failure.hint("leave out `create`: it is opened as it is then"),
         _ => failure,
