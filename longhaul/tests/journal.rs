@@ -316,6 +316,15 @@ fn other_machine_is_told_of_the_journal_of_an_encrypted_volume() {
     assert!(server.stop().success());
 }
 
+/// The volume is reserved there as before.
+#[test]
+fn drain_to_a_server_that_is_away_asks_for_no_force() {
+    let site = Site::new();
+    site.crashed(&[1]);
+    let (said, code) = site.run(&["journal", "drain", "j"]);
+    assert!(code == 1 && said.contains("refused") && !said.contains("--force"), "{said}");
+}
+
 /// Gives the large volume of a journal another header, and tries to send the journal in any way.
 fn not_sent_over_another_header(site: &Site, init: &[&str], reason: &str) {
     let server = site.serve();

@@ -264,9 +264,12 @@ impl Drain {
     }
 }
 
-/// What to do about a journal whose volume others may have written to.
+/// What to do about a journal whose volume others may have written to. Nothing is to be forced where the server is only away.
 pub(super) fn not_resumed(why: Failure) -> Failure {
-    why.hint(
+    if why.is_fleeting() {
+        return why;
+    }
+    why.hint_if_any(
         "what the journal holds is sent only while the volume is reserved for it: `longhaul journal export` saves it, and \
          `longhaul journal drain --force` sends it all the same if nobody else has written",
     )
