@@ -179,9 +179,9 @@ impl Remembered {
         Ok(Self { uri, dir: dir.map(Path::to_owned), options })
     }
 
-    /// A volume that this machine was let at, and has not mounted yet, with options for later.
-    pub fn of(uri: &Uri, options: Vec<String>) -> Self {
-        Self { uri: uri.to_string(), dir: None, options }
+    /// A volume that this machine was let at, and has not mounted yet, with a directory and options for later.
+    pub fn of(uri: &Uri, dir: Option<PathBuf>, options: Vec<String>) -> Self {
+        Self { uri: uri.to_string(), dir, options }
     }
 
     /// Whether it is mounted read-only whenever it is called by its name.

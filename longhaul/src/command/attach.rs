@@ -144,7 +144,7 @@ impl Args {
         given: &GivenInvitation,
         arguments: &[OsString],
     ) -> Outcome<Vec<OsString>> {
-        given.enrol(arguments, &self.volume.login).await
+        given.enrol(arguments, &self.volume.login, None).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
+use std::path::PathBuf;
 
 use proto::iscsi::invitation::{Invitation, PREFIX};
 use zeroize::Zeroizing;
@@ -87,12 +88,13 @@ impl GivenInvitation {
         Uri::from(IscsiUri { host, target: target.clone(), lun: *lun, pin: Some(*server) })
     }
 
-    /// Uses the invitation: after that the server lists this machine, and the volume is remembered. Gives the command line
-    /// with the volume in its place.
+    /// Uses the invitation: after that the server lists this machine, and the volume is remembered, with the directory that
+    /// it is to be mounted at. Gives the command line with the volume in its place.
     pub(super) async fn enrol(
         &self,
         arguments: &[OsString],
         login: &LoginArgs,
+        dir: Option<PathBuf>,
     ) -> Outcome<Vec<OsString>> {
         let login = login.login().await?;
         let identity = login.seal.identity.clone().map_or_else(sealing::default_path, Ok)?;
@@ -117,7 +119,7 @@ impl GivenInvitation {
                 let identity = std::path::absolute(&identity).unwrap_or(identity);
                 vec!["--identity".to_owned(), identity.to_string_lossy().into_owned()]
             });
-            Remembered::of(&uri, options.unwrap_or_default()).keep(&name)?;
+            Remembered::of(&uri, dir, options.unwrap_or_default()).keep(&name)?;
         }
         say(&format!("{told}; the volume is remembered as {name}"))?;
         Ok(self.with(arguments, uri.to_string()))

@@ -133,7 +133,9 @@ impl Args {
         given: &GivenInvitation,
         arguments: &[OsString],
     ) -> Outcome<Vec<OsString>> {
-        given.enrol(arguments, &self.open.login).await
+        let dir = self.dir.as_deref().map(std::path::absolute).transpose();
+        let dir = dir.or_fail(|| "cannot tell the working directory".to_owned())?;
+        given.enrol(arguments, &self.open.login, dir).await
     }
 
     fn uri(&self) -> Outcome<Uri> {

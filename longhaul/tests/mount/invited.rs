@@ -16,14 +16,17 @@ fn invitation_becomes_a_mounted_private_file_system() {
     assert_eq!(status.code(), Some(2), "{told}");
     // It is used, and not lost where there is nothing to mount at.
     let (told, status) =
-        run(&stage.command(&format!("mount {invitation} nowhere --identity laptop.identity")));
+        run(&stage.command(&format!("mount {invitation} there --identity laptop.identity")));
     assert_eq!(status.code(), Some(1), "{told}");
     assert!(told.contains("the server knows this machine as laptop"), "{told}");
     assert!(stage.longhaul("volumes").starts_with("disk: iscsi://127.0.0.1:"));
 
-    stage.longhaul("mount disk mnt --mkfs ext4 --passphrase-file secret");
-    fs::write(stage.mnt().join("a note"), "plain words that nobody else may read").unwrap();
-    let told = stage.longhaul("umount mnt");
+    // Nor is the place forgotten that it was to have.
+    let there = stage.path("there");
+    fs::create_dir(&there).unwrap();
+    stage.longhaul("mount disk --mkfs ext4 --passphrase-file secret");
+    fs::write(there.join("a note"), "plain words that nobody else may read").unwrap();
+    let told = stage.longhaul("umount there");
     assert!(told.contains("all that was written is on it"), "{told}");
     assert_eq!(stage.leftovers(), Vec::<String>::new());
     assert!(fs::read(stage.path("disk.img")).unwrap().starts_with(b"LUKS"));
@@ -31,7 +34,7 @@ fn invitation_becomes_a_mounted_private_file_system() {
     assert!(server.stop().success());
     let server = stage.serve("");
     stage.longhaul("mount disk");
-    let note = fs::read_to_string(stage.mnt().join("a note")).unwrap();
+    let note = fs::read_to_string(there.join("a note")).unwrap();
     assert_eq!(note, "plain words that nobody else may read");
     stage.longhaul("umount disk");
     assert_eq!(stage.leftovers(), Vec::<String>::new());
