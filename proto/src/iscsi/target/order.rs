@@ -2,7 +2,8 @@
 //! CmdSN.
 //!
 //! An ordered command waits for all before it, and all after it wait for it. What it orders here is the
-//! whole session rather than one unit: more than is asked for, of a thing that is rare.
+//! whole session rather than one unit: more than is asked for, of a thing that is rare. Where it is not, in a session
+//! that stops at a failure, reads have no place in the order.
 //!
 //! A command of a sequential unit waits for those before it of the same unit. Each begins where the one before has ended,
 //! and one whose data are still on their way must not be overtaken by one whose data have come with it.
@@ -37,6 +38,11 @@ impl Order {
         self.sequential = units;
     }
 
+    /// Whether commands of this unit are carried out one after the other.
+    pub(super) fn is_sequential(&self, unit: u16) -> bool {
+        self.sequential.contains(&unit)
+    }
+
     /// The next command that need not wait any more.
     pub(super) fn next(&mut self, tasks: &mut Tasks) -> Option<TaskId> {
         if self.barrier.is_some() || self.is_stopped {
@@ -46,7 +52,7 @@ impl Order {
         for (at, &id) in self.behind.iter().enumerate() {
             let task = tasks.get(id);
             if task.as_ref().is_some_and(|task| task.attribute == TaskAttribute::ORDERED) {
-                if at > 0 || tasks.turned() > self.behind.len() {
+                if at > 0 || tasks.ordered() > self.behind.len() {
                     return None;
                 }
                 self.barrier = Some(id);

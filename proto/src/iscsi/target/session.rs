@@ -334,6 +334,7 @@ impl Session {
             expected: command.expected_len,
             cdb: command.cdb,
             attribute: command.attribute,
+            is_beside: self.is_beside(command),
             inbound,
             state,
         })

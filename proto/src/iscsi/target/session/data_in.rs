@@ -3,13 +3,15 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::Session;
-use crate::iscsi::header::{DataIn, NO_TAG, ResponseCode, ScsiResponse};
+use crate::iscsi::header::{
+    DataIn, NO_TAG, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
+};
 use crate::iscsi::pdu::Pieces;
 use crate::iscsi::target::residual::Residual;
 use crate::iscsi::target::task::{State, Task, TaskId};
 use crate::iscsi::target::{Ending, Reply};
-use crate::scsi::cdb::{Block, traits_of};
-use crate::scsi::{DeviceType, Status};
+use crate::scsi::cdb::{Block, Kind, traits_of};
+use crate::scsi::{DeviceType, Status, lun};
 
 impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
@@ -43,6 +45,20 @@ impl Session {
         if self.order.is_stopped() {
             self.close(Ending::Stopped);
         }
+    }
+
+    /// Whether a command has no place in the order: a read of a session that stops at a failure, which would wait for the
+    /// flush of each group before it, and each group for it. A read of a sequential unit begins where the command before
+    /// it ends.
+    pub(super) fn is_beside(&self, command: &ScsiCommand) -> bool {
+        let unit = lun::decode(command.lun.to_be_bytes());
+        if unit.is_some_and(|unit| self.order.is_sequential(unit)) {
+            return false;
+        }
+        let simple = [TaskAttribute::UNTAGGED, TaskAttribute::SIMPLE];
+        let is_simple = simple.contains(&command.attribute);
+        let traits = traits_of(&command.cdb, DeviceType::Disk);
+        self.parameters.stops_at_failure && is_simple && traits.kind == Kind::Read
     }
 
     /// Whether nothing may be carried out any more if this command fails (docs/spec/ordered-writes.md). The key is for

@@ -89,7 +89,9 @@ impl Session {
 
     /// A command has come to its turn: it is offered when its attribute allows it.
     pub(super) fn offer(&mut self, id: TaskId, attribute: TaskAttribute) {
-        if attribute == TaskAttribute::HEAD_OF_QUEUE && !self.order.is_stopped() {
+        let is_beside = self.tasks.get(id).is_some_and(|task| task.is_beside);
+        let waits_for_none = is_beside || attribute == TaskAttribute::HEAD_OF_QUEUE;
+        if waits_for_none && !self.order.is_stopped() {
             self.push_command(id);
         } else {
             self.order.push(id);

@@ -208,6 +208,49 @@ fn session_that_stops_goes_on_after_other_failures() {
     pair.command();
 }
 
+fn read_16(pair: &mut Pair, itt: u32, attribute: TaskAttribute) {
+    const READ_16: u8 = 0x88;
+    let (cmd_sn, mut cdb) = (pair.next_cmd_sn(), [0; 16]);
+    cdb[0] = READ_16;
+    let (is_final, read) = (true, true);
+    let command = ScsiCommand { is_final, read, itt, cmd_sn, attribute, cdb, ..<_>::default() };
+    pair.send(command, &[]);
+}
+
+/// On a slow disk a read would wait for the flush of each group that came before it, and keep those behind it waiting.
+#[test]
+fn reads_of_a_session_that_stops_have_no_place_in_the_order() {
+    let mut pair = stopping();
+    let first = two_groups(&mut pair);
+    read_16(&mut pair, 4, TaskAttribute::SIMPLE);
+    let beside = pair.command().task;
+    pair.session.want_data(beside, 0);
+    pair.reply(first, 0);
+    let flush = pair.command();
+    assert_eq!(flush.attribute, TaskAttribute::ORDERED, "it does not wait for the read");
+    read_16(&mut pair, 5, TaskAttribute::ORDERED);
+    assert!(pair.session.poll_event().is_none(), "who asks for a place has one");
+    pair.session.want_data(flush.task, 0);
+    pair.reply(beside, 0);
+    pair.reply(flush.task, 0);
+    assert_eq!(pair.command().attribute, TaskAttribute::SIMPLE, "the write behind the flush");
+    assert!(pair.session.poll_event().is_none(), "and not the read that waits for it");
+}
+
+/// A tape is read from where the command before has left the head.
+#[test]
+fn read_of_a_sequential_unit_has_a_place_in_every_session() {
+    let mut pair = stopping();
+    pair.session.set_sequential(BTreeSet::from([0]));
+    read_16(&mut pair, 1, TaskAttribute::SIMPLE);
+    let first = pair.command().task;
+    pair.session.want_data(first, 0);
+    read_16(&mut pair, 2, TaskAttribute::SIMPLE);
+    assert!(pair.session.poll_event().is_none(), "it has overtaken the first");
+    pair.reply(first, 0);
+    pair.command();
+}
+
 /// What comes before its turn is kept only while it is small: on one connection nothing does.
 #[test]
 fn large_data_before_their_turn_are_as_if_they_had_never_come() {
