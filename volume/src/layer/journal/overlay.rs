@@ -116,6 +116,12 @@ pub enum Sending {
     Discard,
 }
 
+/// Bytes of the writes among these requests.
+pub(super) fn bytes_of(requests: &[(Span, Sending)]) -> u64 {
+    let is_write = |(_, sending): &&(Span, Sending)| matches!(sending, Sending::Write(_));
+    requests.iter().filter(is_write).map(|(span, _)| span.len).sum()
+}
+
 /// The changes and the map.
 #[derive(Debug)]
 pub(super) struct Overlay {

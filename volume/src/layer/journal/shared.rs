@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::machine::{
     Action, Cause, DrainWindow, Journal, Refused, Retirement, State as MachineState,
 };
-use super::overlay::Part;
+use super::overlay::{Part, bytes_of};
 use super::status::{Failure, LayerStatus, Mode, Outcome};
 use crate::Span;
 use crate::layer::pipeline::{RateControl, Stamp};
@@ -61,7 +61,7 @@ struct State {
     now: Duration,
     /// How much is sent at a time.
     rate: RateControl,
-    /// Writes under way to the store, with their bytes, and all bytes of them.
+    /// Writes and whole groups under way to the store, with their bytes, and all bytes of them.
     sent: BTreeMap<u64, (Stamp, u64)>,
     in_flight: u64,
     /// Requests to the store that have not ended.
@@ -373,10 +373,10 @@ impl State {
     /// Takes what the machine wants done.
     fn draw(&mut self) {
         while let Some(action) = self.machine.poll() {
-            if let Action::DrainWrite { id, span, .. } = &action {
-                self.in_flight += span.len;
+            if let Some((id, len)) = written(&action) {
+                self.in_flight += len;
                 let stamp = self.rate.issued(self.in_flight, self.now);
-                self.sent.insert(*id, (stamp, span.len));
+                self.sent.insert(id, (stamp, len));
             }
             if let Action::DrainWrite { id, .. }
             | Action::DrainZero { id, .. }
@@ -431,7 +431,7 @@ impl State {
         self.enter(Mode::Failed);
     }
 
-    /// A write to the store has ended.
+    /// A write to the store, or a group, has ended.
     fn returned(&mut self, id: u64, is_done: bool) {
         let Some((stamp, len)) = self.sent.remove(&id) else { return };
         self.in_flight -= len;
@@ -483,5 +483,14 @@ impl State {
                     MachineState::Clean | MachineState::Frozen | MachineState::Broken(_)
                 ),
             }
+    }
+}
+
+/// What sends bytes of writes to the store, and how many.
+fn written(action: &Action) -> Option<(u64, u64)> {
+    match action {
+        Action::DrainWrite { id, span, .. } => Some((*id, span.len)),
+        Action::DrainGroup { id, changes } => Some((*id, bytes_of(changes))),
+        _ => None,
     }
 }

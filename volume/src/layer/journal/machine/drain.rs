@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::interface::{Action, DrainWindow};
 use crate::layer::journal::intervals::Intervals;
-use crate::layer::journal::overlay::Sending;
+use crate::layer::journal::overlay::{Sending, bytes_of};
 use crate::{Durability, Span};
 
 /// Ranges remembered of groups that were sent since the last superblock.
@@ -22,6 +22,10 @@ const ORDERED_MAX: usize = 256;
 /// it ends before it. Larger ones lose little by a round trip.
 const WHOLE_CHANGES_MAX: usize = 64;
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// So many bytes of such groups may be under way whatever the link was found to take: small ones, each of which is made
+/// durable, say little of that.
+const WHOLE_IN_FLIGHT: u64 = 256 << 10;
 
 type Requests = VecDeque<(Span, Sending)>;
 
@@ -185,7 +189,8 @@ impl Drain {
                 if group.left.is_empty() {
                     continue;
                 }
-                if self.bytes + bytes > window.bytes && !self.running.is_empty() {
+                let most = window.bytes.max(WHOLE_IN_FLIGHT);
+                if self.bytes + bytes > most && !self.running.is_empty() {
                     return;
                 }
                 let (id, changes) = (self.next_id, std::mem::take(&mut group.left).into());
@@ -257,9 +262,4 @@ pub(super) fn is_small(requests: &[(Span, Sending)]) -> bool {
     requests.len() <= WHOLE_CHANGES_MAX
         && bytes_of(requests) <= WHOLE_BYTES_MAX
         && !requests.iter().any(is_hint)
-}
-
-fn bytes_of(requests: &[(Span, Sending)]) -> u64 {
-    let is_write = |(_, sending): &&(Span, Sending)| matches!(sending, Sending::Write(_));
-    requests.iter().filter(is_write).map(|(span, _)| span.len).sum()
 }

@@ -537,6 +537,24 @@ fn groups_follow_one_another_where_the_store_keeps_their_order() {
     assert_eq!(harness.journal.status().unsent, 0);
 }
 
+/// What is under way together is what the link was found to take, as it is of other requests: reads wait behind it.
+#[test]
+fn groups_that_are_handed_over_whole_fit_the_window() {
+    const LEN: u64 = 64 << 10;
+    for (bytes, sent) in [(96 << 20, 6), (5 * LEN, 5), (1, 4)] {
+        let mut harness = JournalHarness::new(1024, ORDERED);
+        harness.journal.set_drain_window(DrainWindow { requests: 8, bytes, segment: 1 << 20 });
+        for number in 0..6 {
+            harness.write(2 * number, number * LEN, LEN as usize, Durability::Volatile);
+            harness.flush(2 * number + 1);
+        }
+        harness.settle_disk();
+        assert_eq!(harness.sent().len(), sent);
+        harness.settle();
+        assert_eq!(harness.journal.status().unsent, 0);
+    }
+}
+
 /// It would be set back if all of them were sent again (rule 7).
 #[test]
 fn group_waits_for_one_that_it_overlaps_though_the_store_keeps_their_order() {
