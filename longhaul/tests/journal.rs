@@ -137,6 +137,7 @@ impl Site {
         std::fs::create_dir(self.path().join("saved")).unwrap();
         let (said, code) = self.run(&["journal", "export", "j", "saved"]);
         assert_eq!(code, 0, "{said}");
+        assert!(!said.contains("ERROR"), "nothing is wrong: {said}");
         let mut logs = std::fs::read_dir(self.path().join("saved")).unwrap();
         logs.next().unwrap().unwrap().path().into_os_string().into_string().unwrap()
     }

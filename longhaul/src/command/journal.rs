@@ -334,7 +334,7 @@ async fn save(file: &OpenFile, label: &Label, found: &Recovered, dir: PathBuf) -
         luks_uuid,
         key: None,
     };
-    let mut log = Writer::new(dir, header, None);
+    let mut log = Writer::new(dir, header, None).asked_for();
     for (number, change) in (1..).zip(&found.changes) {
         log.save(read(file, change).await?);
         // What it has not written yet is in memory.

@@ -46,6 +46,7 @@ pub struct Writer {
     dir: PathBuf,
     header: Header,
     attachments: Option<PathBuf>,
+    is_asked_for: bool,
     thread: Option<Thread>,
     progress: Arc<Progress>,
 }
@@ -69,7 +70,14 @@ impl Writer {
     /// Will save changes of the volume that `header` names in a file in `dir`, which is noted in `attachments`.
     #[must_use]
     pub fn new(dir: PathBuf, header: Header, attachments: Option<PathBuf>) -> Self {
-        Self { dir, header, attachments, thread: None, progress: Arc::default() }
+        let (is_asked_for, progress) = (false, Arc::default());
+        Self { dir, header, attachments, is_asked_for, thread: None, progress }
+    }
+
+    /// Somebody asks for the file, and is told of it: nothing is logged where all goes well.
+    #[must_use]
+    pub fn asked_for(self) -> Self {
+        Self { is_asked_for: true, ..self }
     }
 
     /// The volume is the one with this LUKS UUID, or may be one with another. To be said before anything is saved.
@@ -92,7 +100,9 @@ impl Writer {
         let header = Header { created: now(), ..self.header.clone() };
         let (dir, attachments) = (self.dir.clone(), self.attachments.clone());
         let progress = Arc::clone(&self.progress);
-        let work = Work { dir, header, attachments, progress, received: 0, log: None };
+        let is_asked_for = self.is_asked_for;
+        let work =
+            Work { dir, header, attachments, is_asked_for, progress, received: 0, log: None };
         let thread = std::thread::Builder::new().name("replay log".to_owned());
         let handle = thread.spawn(move || work.run(&receiver));
         if let Err(why) = &handle {
@@ -187,6 +197,7 @@ struct Work {
     dir: PathBuf,
     header: Header,
     attachments: Option<PathBuf>,
+    is_asked_for: bool,
     progress: Arc<Progress>,
     /// How many changes have come.
     received: u64,
@@ -285,6 +296,9 @@ impl Work {
 
     /// Says where the log is, once.
     fn tell_of_file(&mut self) {
+        if self.is_asked_for {
+            return;
+        }
         let Some(log) = self.log.as_mut().filter(|log| !log.is_told) else { return };
         log.is_told = true;
         let Position { changes, bytes, .. } = log.whole;
