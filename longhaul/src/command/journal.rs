@@ -17,7 +17,7 @@ use crate::chain::{self, Contents, JournalOptions, JournalSource, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::journals;
-use crate::printable::Shown as _;
+use crate::printable::{OneLine, Shown as _};
 use crate::replay_log::{Change, Header, Saved, Writer};
 use crate::size::Size;
 use crate::state_dir::state_dir;
@@ -128,6 +128,9 @@ impl JournalReport {
         let Self { label, size, state, unsent, bytes, damage } = self;
         let Label { volume, serial, vendor, product, host, created, .. } = label;
         let serial = serial.as_deref().unwrap_or("none");
+        // A file from elsewhere must not add lines of its own.
+        let [volume, vendor, product, serial, host] =
+            [volume, vendor, product, serial, host].map(OneLine);
         let mut text = format!(
             "{volume}\n  device    {vendor} {product}, serial {serial}\n  made      {} on {host}\n  size      {}\n  \
              state     {state}",
@@ -399,4 +402,27 @@ async fn discard(file: &Path, lose: bool) -> Outcome {
         forgotten.or_fail(|| "it is removed, but its attachment is still noted".to_owned())?;
     }
     super::say_done(&format!("removed {}", file.shown()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_adds_no_lines_to_what_is_printed() {
+        let label = Label {
+            volume: "iscsi://a/b/0\nc".to_owned(),
+            target: "b".to_owned(),
+            lun: 0,
+            serial: Some("s\nholds nothing".to_owned()),
+            vendor: "V\r\n".to_owned(),
+            product: "P\n".to_owned(),
+            host: "h\n".to_owned(),
+            created: 0,
+            luks_uuid: None,
+        };
+        let (unsent, bytes, damage) = (Some(1), Some(4096), None);
+        let report = JournalReport { label, size: 1 << 20, state: "open", unsent, bytes, damage };
+        assert_eq!(report.text().lines().count(), 6, "{}", report.text());
+    }
 }
