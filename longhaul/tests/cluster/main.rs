@@ -420,3 +420,20 @@ async fn under_load(mut pair: Pair, trouble: fn(Pair, &AtomicU64) -> Pair) {
     assert!(fs::read(pair.home.path().join("disk.img")).unwrap() == model);
     pair.end();
 }
+
+/// A URI names the portal of either gateway: the one in standby tells where the other is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_opens_the_volume_by_the_portal_of_the_gateway_in_standby() {
+    let mut pair = Pair::new([1, 1]);
+    pair.start(0);
+    pair.wait_for(0);
+    pair.start(1);
+    let options = options();
+    let connected = connect_until_there(pair.address(1), TARGET, &options);
+    let disk = tokio::time::timeout(PATIENCE, connected).await.expect("a session");
+    let block = Bytes::from(vec![7; 512]);
+    disk.write(512, block.clone(), Durability::Durable).await.expect("a write");
+    assert_eq!(disk.read(Span::new(512, 512)).await.expect("a read"), block);
+    disk.close().await;
+    pair.end();
+}
