@@ -91,8 +91,8 @@ impl Cluster {
 
     /// What tells that there is something to do.
     #[must_use]
-    pub fn duties(&self) -> Duties {
-        Duties { roles: self.roles.clone(), is_over: false }
+    pub fn role_changes(&self) -> RoleChanges {
+        RoleChanges { roles: self.roles.clone(), is_over: false }
     }
 
     /// What tells how it is.
@@ -101,7 +101,7 @@ impl Cluster {
         self.observer.clone()
     }
 
-    /// What reports that a duty is done.
+    /// What reports that a change of role is done.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         Reporter { requests: self.requests.clone(), lease: self.options.lease }
@@ -133,7 +133,7 @@ async fn tell(requests: &mpsc::Sender<Request>, request: fn(oneshot::Sender<()>)
     }
 }
 
-/// Reports that a duty is done.
+/// Reports that a change of role is done.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     requests: mpsc::Sender<Request>,
@@ -159,13 +159,13 @@ impl Reporter {
 }
 
 /// Tells when volumes have to be opened or closed.
-pub struct Duties {
+pub struct RoleChanges {
     roles: watch::Receiver<Role>,
     /// Nobody looks after the lease any more, which was told.
     is_over: bool,
 }
 
-impl Duties {
+impl RoleChanges {
     /// Returns when the gateway takes over, leaves or has lost its lease, and as long as that is so. Dropping this future
     /// loses nothing.
     pub async fn next(&mut self) -> Role {
@@ -221,13 +221,13 @@ mod tests {
     #[test]
     fn gateway_whose_lease_nobody_looks_after_is_to_close_the_volumes_once() {
         let (tell, roles) = watch::channel(Role::TakingOver);
-        let mut duties = Duties { roles, is_over: false };
-        assert_eq!(duties.next().now_or_never(), Some(Role::TakingOver));
-        assert_eq!(duties.next().now_or_never(), Some(Role::TakingOver), "it is so still");
+        let mut role_changes = RoleChanges { roles, is_over: false };
+        assert_eq!(role_changes.next().now_or_never(), Some(Role::TakingOver));
+        assert_eq!(role_changes.next().now_or_never(), Some(Role::TakingOver), "it is so still");
         tell.send(Role::Active).unwrap();
-        assert_eq!(duties.next().now_or_never(), None);
+        assert_eq!(role_changes.next().now_or_never(), None);
         drop(tell);
-        assert_eq!(duties.next().now_or_never(), Some(Role::Lost));
-        assert_eq!(duties.next().now_or_never(), None);
+        assert_eq!(role_changes.next().now_or_never(), Some(Role::Lost));
+        assert_eq!(role_changes.next().now_or_never(), None);
     }
 }

@@ -175,7 +175,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
     // From here on nothing ends but by closing the volumes, which are noted as served.
     live.takes_part(cluster);
-    let told = (control, newcomers, live.duties());
+    let told = (control, newcomers, live.role_changes());
     let events = match beside {
         Ok(servers) => {
             live.serves_beside(servers.node());

@@ -89,24 +89,24 @@ pub(super) fn cluster(mut table: Table<'_>, base: &Path) -> Option<ClusterOption
 }
 
 /// What of a configuration cannot be together with a cluster.
-pub(super) fn misfits(config: &Config) -> Vec<String> {
-    let mut misfits = Vec::new();
+pub(super) fn cluster_conflicts(config: &Config) -> Vec<String> {
+    let mut conflicts = Vec::new();
     for volume in &config.volumes {
         let name = &volume.name;
         if !matches!(volume.uri.location(), Location::File(_)) || volume.unlock.is_some() {
-            misfits.push(format!(
+            conflicts.push(format!(
                 "volume {name}: a cluster serves files (uri = \"file:PATH\"), and their bytes as they are"
             ));
         }
         if volume.appearance.removable {
-            misfits.push(format!("volume {name}: in a cluster no medium can be ejected"));
+            conflicts.push(format!("volume {name}: in a cluster no medium can be ejected"));
         }
     }
     if config.listen.iter().any(|listen| !matches!(listen.at, ListenAt::Iscsi(_))) {
-        misfits.push("gateways of a cluster are reached by iSCSI alone".to_owned());
+        conflicts.push("gateways of a cluster are reached by iSCSI alone".to_owned());
     }
     if config.listen.iter().any(|listen| listen.access.is_some()) {
-        misfits.push("the lease decides how a group is accessed: leave out `access`".to_owned());
+        conflicts.push("the lease decides how a group is accessed: leave out `access`".to_owned());
     }
-    misfits
+    conflicts
 }

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use super::access::contradiction;
 use super::change::GivenOptions;
-use super::cluster::{CLUSTER, cluster, misfits};
+use super::cluster::{CLUSTER, cluster, cluster_conflicts};
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
 use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
@@ -123,7 +123,7 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
         config.clients.extend(client(name, table, &known, base));
     }
     if config.cluster.is_some() {
-        misfits(&config).into_iter().for_each(|why| root.note_at("cluster", why));
+        cluster_conflicts(&config).into_iter().for_each(|why| root.note_at("cluster", why));
     }
     if config.metrics.is_some_and(|at| !at.ip().is_loopback()) && !config.metrics_public {
         root.note_at(

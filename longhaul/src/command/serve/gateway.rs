@@ -19,7 +19,7 @@ use volume::{Shape, Volume as _};
 use super::live::{Live, OpenVolume};
 use super::{Remembered, discard, open_options, open_with, policy, served_before, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions};
-use crate::cluster::{Cluster, Duties, Reporter};
+use crate::cluster::{Cluster, Reporter, RoleChanges};
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::Offering;
@@ -162,8 +162,8 @@ impl Live {
         self.cluster = cluster;
     }
 
-    pub(super) fn duties(&self) -> Option<Duties> {
-        self.cluster.as_ref().map(Cluster::duties)
+    pub(super) fn role_changes(&self) -> Option<RoleChanges> {
+        self.cluster.as_ref().map(Cluster::role_changes)
     }
 
     /// How volumes are accessed by each group now.
@@ -175,7 +175,7 @@ impl Live {
     }
 
     /// Begins what the role asks for.
-    pub(super) async fn fulfil(&mut self, role: Role) -> JoinHandle<Done> {
+    pub(super) async fn change_role(&mut self, role: Role) -> JoinHandle<Done> {
         let begun = match role {
             Role::TakingOver => self.take_over(),
             Role::Leaving | Role::Lost => self.stand_by().await,
@@ -194,7 +194,7 @@ impl Live {
         let (Done::Opened(chains), Some(reporter)) = (done, self.reporter()) else { return };
         drop(self.exchange_chains(chains));
         reporter.opened().await;
-        // Where the lease is over by now, the next duty is to close them.
+        // Where the lease is over by now, the next role has them closed.
         let seen = timeout(SEEN_WITHIN, self.offer());
         tokio::spawn(async move {
             if seen.await.is_err() {

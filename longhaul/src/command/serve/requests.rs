@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::gateway::Done;
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
-use crate::cluster::Duties;
+use crate::cluster::RoleChanges;
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::stop::{Stop, Stopper};
@@ -37,7 +37,7 @@ pub(super) struct Events {
     server: JoinHandle<bool>,
     control: Option<Control>,
     newcomers: Waiting,
-    duties: Option<Duties>,
+    role_changes: Option<RoleChanges>,
     /// The volumes of a cluster are being opened or closed.
     work: Option<JoinHandle<Done>>,
     hangup: Signal,
@@ -59,7 +59,7 @@ enum Event {
     /// A client that was invited is to be listed.
     Enrol(Asked),
     /// The volumes of a cluster are to be opened or closed.
-    Duty(Role),
+    Role(Role),
     /// They are.
     Worked(Done),
 }
@@ -68,7 +68,7 @@ impl Events {
     /// Runs `serving`. The end of the terminal means a reload if it `reloads`.
     pub(super) fn new(
         serving: impl Future<Output = bool> + Send + 'static,
-        (control, newcomers, duties): (Option<Control>, Waiting, Option<Duties>),
+        (control, newcomers, role_changes): (Option<Control>, Waiting, Option<RoleChanges>),
         stop: Stop,
         reloads: bool,
     ) -> Outcome<Self> {
@@ -80,7 +80,7 @@ impl Events {
             server,
             control,
             newcomers,
-            duties,
+            role_changes,
             work,
             hangup,
             stop,
@@ -105,12 +105,12 @@ impl Events {
             Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
-            role = duty(self.duties.as_mut()), if self.takes_duties() => Event::Duty(role),
+            role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => Event::Role(role),
             done = worked(&mut self.work), if !self.is_reloading => Event::Worked(done),
         }
     }
 
-    const fn takes_duties(&self) -> bool {
+    const fn takes_role_changes(&self) -> bool {
         !self.is_stopping && !self.is_reloading && self.work.is_none()
     }
 }
@@ -127,9 +127,9 @@ async fn worked(work: &mut Option<JoinHandle<Done>>) -> Done {
     }
 }
 
-async fn duty(duties: Option<&mut Duties>) -> Role {
-    match duties {
-        Some(duties) => duties.next().await,
+async fn role_change(role_changes: Option<&mut RoleChanges>) -> Role {
+    match role_changes {
+        Some(role_changes) => role_changes.next().await,
         None => std::future::pending().await,
     }
 }
@@ -166,8 +166,8 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
                 live.enrol(client).await;
                 None
             }
-            Event::Duty(role) => {
-                events.work = Some(live.fulfil(role).await);
+            Event::Role(role) => {
+                events.work = Some(live.change_role(role).await);
                 None
             }
             Event::Worked(done) => {
@@ -306,7 +306,7 @@ impl Reload {
             // Answered by whoever reloads; a login does not wait longer than it may take.
             Event::Enrol(client) => self.newcomers.push(client),
             // It comes again when the reload is done, which opens no volume of a cluster.
-            Event::Duty(_) | Event::Worked(_) => {}
+            Event::Role(_) | Event::Worked(_) => {}
         }
     }
 
