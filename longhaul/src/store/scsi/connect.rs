@@ -604,9 +604,9 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
         }
     }
 
-    fn enlist(&self, on: &Self::Volume, change: &Change) {
+    fn put_in_order(&self, on: &Self::Volume, change: &Change) {
         if let Change::Group(group) = change {
-            on.lane.enlist(group.id);
+            on.group_order.append(group.id);
         }
     }
 

@@ -12,9 +12,9 @@ use super::unit::{OrderedCommand, UnitError};
 use super::volume::Link;
 
 impl<S: Session> Link<S> {
-    /// Carries out a group and makes it durable, behind those that were enlisted before.
+    /// Carries out a group and makes it durable, behind those that were appended before.
     pub(super) async fn group(&self, group: &Group) -> Result<(), UnitError> {
-        let Some(queued) = self.lane.turn(group.id).await else {
+        let Some(queued) = self.group_order.wait_for_turn(group.id).await else {
             // What is behind a gap belongs on the next session.
             self.session().abandon();
             return Err(UnitError::Lost(self.session().ended().await));

@@ -7,42 +7,42 @@ use tokio::sync::oneshot;
 
 /// The order of groups on one session: each is put on its way when the one before is.
 #[derive(Debug, Default)]
-pub(super) struct Lane(Mutex<Places>);
+pub(super) struct GroupOrder(Mutex<Queue>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct Queue {
     /// Told when the last group is on its way.
     last: Option<oneshot::Receiver<()>>,
     /// By the names of groups.
-    waiting: HashMap<u64, Place>,
+    waiting: HashMap<u64, Waiting>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Waiting {
     /// Told when the one before is on its way; dropped if that did not come about.
     before: Option<oneshot::Receiver<()>>,
-    queued: oneshot::Sender<()>,
+    on_its_way: oneshot::Sender<()>,
 }
 
-impl Lane {
+impl GroupOrder {
     /// A group is the next.
-    pub(super) fn enlist(&self, id: u64) {
-        let (queued, next) = oneshot::channel();
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = places.last.replace(next);
-        places.waiting.insert(id, Place { before, queued });
+    pub(super) fn append(&self, id: u64) {
+        let (on_its_way, next) = oneshot::channel();
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = queue.last.replace(next);
+        queue.waiting.insert(id, Waiting { before, on_its_way });
     }
 
     /// Waits until all groups before are on their way. Gives what is to be told when this one is; nothing if one before
     /// never will be.
-    pub(super) async fn turn(&self, id: u64) -> Option<oneshot::Sender<()>> {
-        let place = {
-            let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            places.waiting.remove(&id)?
+    pub(super) async fn wait_for_turn(&self, id: u64) -> Option<oneshot::Sender<()>> {
+        let waiting = {
+            let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            queue.waiting.remove(&id)?
         };
-        match place.before {
-            Some(before) => before.await.ok().map(|()| place.queued),
-            None => Some(place.queued),
+        match waiting.before {
+            Some(before) => before.await.ok().map(|()| waiting.on_its_way),
+            None => Some(waiting.on_its_way),
         }
     }
 }

@@ -19,9 +19,10 @@ mod device;
 mod disk;
 mod error;
 mod group;
+mod group_order;
 mod identity;
 mod initiator_port;
-mod lane;
+
 mod mark;
 mod options;
 mod reservation;

@@ -14,7 +14,7 @@ use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, comp
 
 use super::change::{Change, usize_of, within};
 use super::device::{Device, DeviceError};
-use super::lane::Lane;
+use super::group_order::GroupOrder;
 use super::session::{Session, TransferLimits};
 use super::unit::{Unit, UnitError};
 
@@ -57,7 +57,7 @@ pub(in crate::store) struct Link<S> {
     /// all of that is written again.
     failed: OnceLock<UnitError>,
     /// The order of groups.
-    pub(super) lane: Lane,
+    pub(super) group_order: GroupOrder,
 }
 
 /// Why a unit is treated like one whose connection was lost.
@@ -95,8 +95,19 @@ impl<S: Session> Link<S> {
         let sizes = Sizes::new(&device, unit.session().limits());
         tracing::debug!(?shape, ?sizes, "opened");
         let (short_commands, no_sync) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (through, failed, lane) = (!shape.write_cache, OnceLock::new(), Lane::default());
-        Ok(Self { unit, device, shape, sizes, through, short_commands, no_sync, failed, lane })
+        let (through, failed, group_order) =
+            (!shape.write_cache, OnceLock::new(), GroupOrder::default());
+        Ok(Self {
+            unit,
+            device,
+            shape,
+            sizes,
+            through,
+            short_commands,
+            no_sync,
+            failed,
+            group_order,
+        })
     }
 
     /// Keeps what was promised of the unit when it was there `before`.

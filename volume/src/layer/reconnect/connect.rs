@@ -66,7 +66,7 @@ pub trait Connect: fmt::Display + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// A group gets its place on a connection: those that got theirs before are carried out before it. It is told under a
     /// lock, and [`change`](Self::change) follows.
-    fn enlist(&self, on: &Self::Volume, change: &Self::Change) {
+    fn put_in_order(&self, on: &Self::Volume, change: &Self::Change) {
         let _ = (on, change);
     }
 

@@ -160,7 +160,7 @@ impl<C: Connect> Supervisor<C> {
         let mut state = self.lock();
         let _change = matches!(kind, Kind::Change(_)).then(|| self.changes.subscribe());
         let (id, turn) = state.machine.submit(kind, range, weight);
-        self.enlist(&state, id, turn);
+        self.put_in_order(&state, id, turn);
         let next = state.next(id, turn);
         self.act(&mut state);
         Request {
@@ -196,16 +196,16 @@ impl<C: Connect> Supervisor<C> {
                 Arc::new(Ended { over: Over::NotWritten, cause: Some(Arc::new(why.clone())) })
             });
         }
-        self.enlist(&state, id, turn);
+        self.put_in_order(&state, id, turn);
         let next = state.next(id, turn);
         self.act(&mut state);
         (turn, next)
     }
 
     /// A group that runs now has its place on the link.
-    fn enlist(&self, state: &State<C>, id: u64, turn: Turn) {
+    fn put_in_order(&self, state: &State<C>, id: u64, turn: Turn) {
         if let (Turn::Run(_), Some(change)) = (turn, state.machine.group(id)) {
-            self.connect.enlist(&state.link.1, change);
+            self.connect.put_in_order(&state.link.1, change);
         }
     }
 
@@ -257,7 +257,7 @@ impl<C: Connect> Supervisor<C> {
                     self.changed.notify_one();
                 }
                 Action::Run { id, link } => {
-                    self.enlist(state, id, Turn::Run(link));
+                    self.put_in_order(state, id, Turn::Run(link));
                     let link = state.link.clone();
                     // Whoever stopped waiting has withdrawn, or will.
                     let _ = state.waiting.remove(&id).map(|waiter| waiter.send(link));
