@@ -87,6 +87,12 @@ impl Machine {
         panic!("{said}");
     }
 
+    /// Writes to the volume, as one who may.
+    fn copies_data(&self, uri: &str) {
+        fs::write(self.path("data"), vec![0x5A; 1 << 20]).unwrap();
+        self.copies("data", uri);
+    }
+
     fn copies(&self, from: &str, uri: &str) {
         self.longhaul(&format!("copy {from} {uri}"));
     }
@@ -639,4 +645,24 @@ fn client_is_revoked_while_a_reload_is_under_way() {
     reload.kill();
     attached.kill();
     server.kill();
+}
+
+/// What keeps other writers away from a client that has crashed is there when the server has crashed too.
+#[test]
+fn reservations_of_a_server_that_keeps_its_clients_outlast_it() {
+    let (server_machine, laptop, other) = (Machine::new(), Machine::new(), Machine::new());
+    let (server, _, invitation) = server_machine.serves(true);
+    let (attached, _) = laptop.attaches(&invitation);
+    attached.kill();
+    server.kill();
+    let (server, uri, _) = server_machine.serves(false);
+    // The same client, on a machine that knows nothing of the attachment.
+    fs::create_dir_all(other.path(".config/longhaul")).unwrap();
+    fs::copy(laptop.path(".config/longhaul/identity"), other.path(".config/longhaul/identity"))
+        .unwrap();
+    fs::write(other.path("data"), vec![0x5A; 1 << 20]).unwrap();
+    let refused = other.fails(&format!("copy data {uri}"));
+    assert!(refused.contains("another writer has the volume"), "{refused}");
+    laptop.copies_data(&uri);
+    assert!(server.stop().success());
 }

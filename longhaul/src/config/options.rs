@@ -82,7 +82,7 @@ options! {
             default: Standard::Words("reservations end with the server"),
             place: Place::Both,
             help: "Directory in which reservations (APTPL) outlast a restart",
-            manual: "Notes of the files served are kept there too; of a gateway's volumes, where the user has no state directory",
+            manual: "Notes of the files served are kept there too; of a gateway's volumes, where the user has no state directory. With `--invite` and no file it is the user's",
         }
         control: Option<PathBuf> = path => {
             kind: PATH,

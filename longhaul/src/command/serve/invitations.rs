@@ -365,6 +365,8 @@ pub(super) fn complete(mut config: Config, invites: bool) -> Outcome<Config> {
         sealing::create(&identity)?;
     }
     config.identity = Some(identity).filter(|identity| identity.exists());
+    // Its clients come back after a restart, and so must what keeps other writers away from them.
+    config.state.get_or_insert(dir);
     Ok(config)
 }
 
