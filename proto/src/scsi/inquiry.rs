@@ -206,14 +206,13 @@ impl Identity {
     }
 
     /// The body of the device identification page, for who asks by target port `port`, which is alone in its
-    /// group.
+    /// group. The unit has no SCSI name string (SPC-4, 7.8.6): Linux would prefer that name to the two others,
+    /// though it stays where the volume is exchanged, and multipathd cannot call a disk by a name with commas.
     #[must_use]
     pub fn identification_page(&self, port: u16) -> Vec<u8> {
         let mut page = Vec::new();
         designator(&mut page, Designator::Vendor, &self.vendor_designator());
         designator(&mut page, Designator::Naa, &self.naa());
-        let unit = format!("{},L,0x{:016x}", self.target, self.lun);
-        designator(&mut page, Designator::UnitName, &name_string(&unit));
         let [high, low] = port.to_be_bytes();
         designator(&mut page, Designator::RelativePort, &[0, 0, high, low]);
         designator(&mut page, Designator::PortGroup, &[0, 0, high, low]);
@@ -287,7 +286,6 @@ fn digest(target: &str, lun: u16, purpose: &str) -> [u8; 32] {
 enum Designator {
     Vendor,
     Naa,
-    UnitName,
     RelativePort,
     PortGroup,
     PortName,
@@ -300,7 +298,6 @@ impl Designator {
         match self {
             Self::Vendor => [0x02, 0x01],
             Self::Naa => [0x01, 0x03],
-            Self::UnitName => [0x53, 0x08],
             // PIV, with the association to the target port.
             Self::RelativePort => [0x51, 0x94],
             Self::PortGroup => [0x51, 0x95],
@@ -618,7 +615,7 @@ mod tests {
             kinds.push(kind);
         }
         assert!(reader.rest().is_empty());
-        assert_eq!(kinds, [0x01, 0x03, 0x08, 0x94, 0x95, 0x98, 0xA8]);
+        assert_eq!(kinds, [0x01, 0x03, 0x94, 0x95, 0x98, 0xA8]);
     }
 
     #[test]
