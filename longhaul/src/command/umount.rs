@@ -240,7 +240,10 @@ fn clear(file: &Path) -> Outcome {
     let what = "what was left of the volume is unmounted; what had not been flushed is lost";
     Err(Failure::new(what)
         .because("the process that served it was killed")
-        .hint("check the file system before it is used again: `longhaul mount NAME --device`, then `fsck`"))
+        .hint(
+            "what was flushed is in its journal, if it has one: the next `longhaul mount NAME` sends it. Without a journal check \
+             the file system before it is used again: `longhaul mount NAME --device`, then `fsck`",
+        ))
 }
 
 /// Unmounts, has everything flushed, and waits for the verdict.
