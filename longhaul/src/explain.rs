@@ -131,7 +131,10 @@ pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
         scsi::OpenError::Device(why) if why.is_of_another_unit() => Some(ANOTHER_UNIT),
         _ => None,
     };
-    let failure = Failure::new(what).because(why);
+    hinted(Failure::new(what).because(why), hint)
+}
+
+fn hinted(failure: Failure, hint: Option<&'static str>) -> Failure {
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -164,13 +167,9 @@ pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
 
 fn explain_at_length(what: String, why: ConnectError) -> Failure {
     use LoginStatus as Status;
-    if let ConnectError::Reservation(ReservationError::Held(holders)) = &why {
-        let hint = match (holders.has_unwritten_log(), holders.has_missing_log()) {
-            (_, true) => LOG_MISSING,
-            (true, false) => UNWRITTEN,
-            (false, false) => HELD,
-        };
-        return Failure::new(what).because(why).hint(hint);
+    if let ConnectError::Reservation(refused) = &why {
+        let hint = reservation_hint(refused);
+        return hinted(Failure::new(what).because(why), hint);
     }
     let hint = match why.login() {
         Some(LoginError::NoCredentials) => {
@@ -205,13 +204,7 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "`longhaul discover HOST` lists what is there"
         }
         None => match &why {
-            ConnectError::Reservation(ReservationError::NotResumed { is_held: true, .. }) => {
-                NOT_RESUMED_BUT_HELD
-            }
-            ConnectError::Reservation(ReservationError::NotResumed { .. }) => NOT_RESUMED,
             ConnectError::Device(why) if why.is_of_another_unit() => ANOTHER_UNIT,
-            ConnectError::Reservation(ReservationError::LogMissing(_)) => LOG_MISSING,
-            ConnectError::Reservation(ReservationError::JournalUnsent(_)) => JOURNAL_UNSENT,
             ConnectError::Session(SessionError::Connect(_, why))
                 if why.kind() == ErrorKind::ConnectionRefused =>
             {
