@@ -334,7 +334,7 @@ impl Session {
             expected: command.expected_len,
             cdb: command.cdb,
             attribute: command.attribute,
-            is_beside: self.is_beside(command),
+            is_unordered: self.is_unordered(command),
             inbound,
             state,
         })

@@ -49,7 +49,7 @@ pub(super) struct Task {
     pub(super) cdb: Block,
     pub(super) attribute: TaskAttribute,
     /// It waits for no other command of the session, and none waits for it.
-    pub(super) is_beside: bool,
+    pub(super) is_unordered: bool,
     pub(super) inbound: Inbound,
     pub(super) state: State,
 }
@@ -84,14 +84,14 @@ pub(super) struct Tasks {
     tags: Vec<(u32, u32)>,
     immediate: usize,
     ahead: usize,
-    beside: usize,
+    unordered: usize,
 }
 
 impl Tasks {
     pub(super) fn insert(&mut self, task: Task) -> TaskId {
         self.immediate += usize::from(task.immediate);
         self.ahead += usize::from(matches!(task.state, State::Ahead(_)));
-        self.beside += usize::from(task.is_beside && !matches!(task.state, State::Ahead(_)));
+        self.unordered += usize::from(task.is_unordered && !matches!(task.state, State::Ahead(_)));
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             (self.slots.len() - 1) as u32
@@ -122,7 +122,7 @@ impl Tasks {
         self.free.push(id.slot);
         self.immediate -= usize::from(task.immediate);
         self.ahead -= usize::from(matches!(task.state, State::Ahead(_)));
-        self.beside -= usize::from(task.is_beside && !matches!(task.state, State::Ahead(_)));
+        self.unordered -= usize::from(task.is_unordered && !matches!(task.state, State::Ahead(_)));
         Some(task)
     }
 
@@ -131,9 +131,9 @@ impl Tasks {
         let task = self.get(id)?;
         let State::Ahead(fault) = task.state else { return None };
         task.state = fault.map_or(State::Offered, State::Failing);
-        let is_beside = task.is_beside;
+        let is_unordered = task.is_unordered;
         self.ahead -= 1;
-        self.beside += usize::from(is_beside);
+        self.unordered += usize::from(is_unordered);
         Some(fault)
     }
 
@@ -170,7 +170,7 @@ impl Tasks {
 
     /// Those of them that have a place in the order of the session.
     pub(super) const fn ordered(&self) -> usize {
-        self.turned() - self.beside
+        self.turned() - self.unordered
     }
 
     /// Tasks that came by the window and have left it.

@@ -50,7 +50,7 @@ impl Session {
     /// Whether a command has no place in the order: a read of a session that stops at a failure, which would wait for the
     /// flush of each group before it, and each group for it. A read of a sequential unit begins where the command before
     /// it ends.
-    pub(super) fn is_beside(&self, command: &ScsiCommand) -> bool {
+    pub(super) fn is_unordered(&self, command: &ScsiCommand) -> bool {
         let unit = lun::decode(command.lun.to_be_bytes());
         if unit.is_some_and(|unit| self.order.is_sequential(unit)) {
             return false;

@@ -89,8 +89,8 @@ impl Session {
 
     /// A command has come to its turn: it is offered when its attribute allows it.
     pub(super) fn offer(&mut self, id: TaskId, attribute: TaskAttribute) {
-        let is_beside = self.tasks.get(id).is_some_and(|task| task.is_beside);
-        let waits_for_none = is_beside || attribute == TaskAttribute::HEAD_OF_QUEUE;
+        let is_unordered = self.tasks.get(id).is_some_and(|task| task.is_unordered);
+        let waits_for_none = is_unordered || attribute == TaskAttribute::HEAD_OF_QUEUE;
         if waits_for_none && !self.order.is_stopped() {
             self.push_command(id);
         } else {
