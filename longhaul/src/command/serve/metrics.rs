@@ -138,10 +138,10 @@ impl Collector for Snapshot {
     }
 }
 
-/// A value of a gateway of a cluster: its type, name and help, and where it comes from.
-type OfGateway = (MetricType, &'static str, &'static str, fn(&ClusterStatus) -> u64);
+/// A value of something that tells `S` of itself: its type, name and help, and where it comes from.
+type Value<S> = (MetricType, &'static str, &'static str, fn(&S) -> u64);
 
-const OF_GATEWAY: [OfGateway; 4] = [
+const OF_GATEWAY: [Value<ClusterStatus>; 4] = [
     (MetricType::Gauge, "cluster_epoch", "Holders of the lease so far.", |it| it.epoch),
     (
         MetricType::Gauge,
@@ -189,10 +189,7 @@ fn links(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
     family(encoder, MetricType::Counter, "link_losses", help, samples)
 }
 
-/// A value of the way to a client: its type, name and help, and where it comes from.
-type OfPath = (MetricType, &'static str, &'static str, fn(&PathStatus) -> u64);
-
-const OF_PATHS: [OfPath; 4] = [
+const OF_PATHS: [Value<PathStatus>; 4] = [
     (MetricType::Counter, "path_packets", "Packets sent to a client.", |path| path.sent),
     (MetricType::Counter, "path_losses", "Those of them that were lost.", |path| path.lost),
     (MetricType::Gauge, "path_window_bytes", "Bytes that may be in flight.", |path| path.window),
@@ -231,10 +228,7 @@ fn sessions(status: &Status) -> BTreeMap<&str, u64> {
 /// What stands for a target where there is none.
 const DISCOVERY: &str = "discovery";
 
-/// A value of each target: its type, name and help, and where it comes from.
-type OfTarget = (MetricType, &'static str, &'static str, fn(&Activity) -> u64);
-
-const OF_TARGETS: [OfTarget; 4] = [
+const OF_TARGETS: [Value<Activity>; 4] = [
     (MetricType::Gauge, "in_flight", "Commands in the hands of units.", |work| work.in_flight),
     (MetricType::Counter, "failed", "Commands that failed.", |work| work.failed),
     (
