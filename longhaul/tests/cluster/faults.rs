@@ -43,10 +43,7 @@ fn list(keys: [u64; 2]) -> Vec<u8> {
 /// What came to it while it was stopped is found when its lease is over. It lets go of the file all the same.
 #[test]
 fn change_of_reservations_that_comes_after_the_lease_does_not_keep_the_file() {
-    let mut pair = Pair::without_fence([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::without_fence([1, 2]).started();
     let mut active = session(pair.address(0), HOST);
     let mut other = session(pair.address(0), OTHER);
     pair.signal(0, Signal::STOP);
@@ -70,10 +67,7 @@ fn change_of_reservations_that_comes_after_the_lease_does_not_keep_the_file() {
 /// The tasks that a preemption ends may be waiting for a change of the reservations themselves.
 #[test]
 fn preemption_of_one_who_changes_reservations_all_the_time_is_answered() {
-    let mut pair = Pair::new([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::new([1, 2]).started();
     let mut other = session(pair.address(1), OTHER);
     assert_eq!(reserve_out(&mut other, REGISTER, 0, [0, 9]), GOOD);
     for _ in 0..4 {
@@ -103,10 +97,7 @@ fn preemption_of_one_who_changes_reservations_all_the_time_is_answered() {
 /// SPC-4, 5.13.11.2.6: what the gateway before has begun may land as long as it has not let go of the file.
 #[test]
 fn preempt_and_abort_waits_for_the_gateway_that_may_still_write() {
-    let mut pair = Pair::without_fence([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::without_fence([1, 2]).started();
     let kind = WRITE_EXCLUSIVE_REGISTRANTS;
     let mut victim = session(pair.address(0), HOST);
     assert_eq!(reserve_out(&mut victim, REGISTER, 0, [0, 7]), GOOD);
@@ -172,12 +163,12 @@ fn gateway_that_cannot_read_the_reservations_is_not_active() {
 }
 
 /// A file system of its own, which can be frozen: then what writes to it hangs.
-struct Frozen {
+struct FreezableFileSystem {
     place: std::path::PathBuf,
     is_frozen: bool,
 }
 
-impl Frozen {
+impl FreezableFileSystem {
     fn mount(pair: &Pair) -> Self {
         let (image, place) = (pair.home.path().join("fs.img"), pair.home.path().join("record"));
         fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
@@ -192,7 +183,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FreezableFileSystem {
     fn drop(&mut self) {
         if self.is_frozen {
             self.turn(false);
@@ -208,7 +199,7 @@ fn must(command: &mut Command) {
 #[test]
 fn record_whose_file_system_hangs_holds_up_nobody_who_asks() {
     let mut pair = Pair::without_fence([1, 2]);
-    let mut disk = Frozen::mount(&pair);
+    let mut disk = FreezableFileSystem::mount(&pair);
     pair.start(0);
     pair.wait_for(0);
     pair.start(1);
@@ -234,10 +225,7 @@ fn record_whose_file_system_hangs_holds_up_nobody_who_asks() {
 /// A directory that was emptied, or beneath which nothing is mounted any more, is not that of a new cluster.
 #[test]
 fn record_that_was_removed_is_not_begun_anew() {
-    let mut pair = Pair::without_fence([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::without_fence([1, 2]).started();
     let mut active = session(pair.address(0), HOST);
     assert_eq!(reserve_out(&mut active, REGISTER, 0, [0, 7]), GOOD);
     assert_eq!(keys(&mut session(pair.address(1), HOST)), [7]);
@@ -257,7 +245,7 @@ fn record_that_was_removed_is_not_begun_anew() {
 
 /// What happens besides: the record hangs, everybody asks for the volumes at once, a gateway is ended and started anew.
 fn worse_trouble(mut pair: Pair, done: &AtomicU64) -> Pair {
-    let mut disk = Frozen { place: pair.home.path().join("record"), is_frozen: false };
+    let mut disk = FreezableFileSystem { place: pair.home.path().join("record"), is_frozen: false };
     for round in 0..6 {
         progress(done);
         let active = usize::from(pair.is(1, "active"));
@@ -292,17 +280,14 @@ fn worse_trouble(mut pair: Pair, done: &AtomicU64) -> Pair {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_goes_on_without_a_failed_request_when_the_record_hangs_or_all_move_at_once() {
     let pair = Pair::without_fence([1, 1]);
-    let _disk = Frozen::mount(&pair);
+    let _disk = FreezableFileSystem::mount(&pair);
     under_load(pair, worse_trouble).await;
 }
 
 /// Nobody keeps others from preempting him by changing reservations all the time.
 #[test]
 fn preemption_by_a_standby_comes_between_changes_at_the_active_gateway() {
-    let mut pair = Pair::new([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::new([1, 2]).started();
     let mut other = session(pair.address(1), OTHER);
     assert_eq!(reserve_out(&mut other, REGISTER, 0, [0, 9]), GOOD);
     let address = pair.address(0);

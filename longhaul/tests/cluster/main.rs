@@ -122,6 +122,14 @@ impl Pair {
         self.running[at] = Some(running);
     }
 
+    /// Both run, and the first one is active.
+    fn started(mut self) -> Self {
+        self.start(0);
+        self.wait_for(0);
+        self.start(1);
+        self
+    }
+
     /// Ends a gateway as a loss of power would.
     fn kill(&mut self, at: usize) {
         let _ = fs::remove_file(self.pid_file(at));
@@ -234,10 +242,7 @@ const STANDBY: Option<(Key, Additional)> = Some((Key::NotReady, Additional::PORT
 /// those of the unit, whichever path they were made by, with APTPL or without.
 #[test]
 fn standby_knows_the_reservations_and_takes_over_when_the_active_gateway_is_killed() {
-    let mut pair = Pair::new([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let mut pair = Pair::new([1, 2]).started();
     let (mut active, mut standby) =
         (session(pair.address(0), HOST), session(pair.address(1), HOST));
     assert_eq!(
@@ -284,10 +289,7 @@ fn standby_knows_the_reservations_and_takes_over_when_the_active_gateway_is_kill
 /// took over. Without a fence nobody takes over, as the file is locked.
 #[test]
 fn gateway_that_is_stopped_keeps_the_file_until_it_is_fenced() {
-    let mut pair = Pair::without_fence([1, 2]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::without_fence([1, 2]).started();
     let mut active = session(pair.address(0), HOST);
     assert_eq!(refusal(&mut active), None);
     pair.signal(0, Signal::STOP);
@@ -424,10 +426,7 @@ async fn under_load(mut pair: Pair, trouble: fn(Pair, &AtomicU64) -> Pair) {
 /// A URI names the portal of either gateway: the one in standby tells where the other is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_opens_the_volume_by_the_portal_of_the_gateway_in_standby() {
-    let mut pair = Pair::new([1, 1]);
-    pair.start(0);
-    pair.wait_for(0);
-    pair.start(1);
+    let pair = Pair::new([1, 1]).started();
     let options = options();
     let connected = connect_until_there(pair.address(1), TARGET, &options);
     let disk = tokio::time::timeout(PATIENCE, connected).await.expect("a session");

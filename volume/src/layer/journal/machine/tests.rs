@@ -569,9 +569,7 @@ fn group_waits_for_one_that_it_overlaps_though_the_store_keeps_their_order() {
     assert_eq!(harness.journal.status().unsent, 0);
 }
 
-/// A large one is not handed over whole, and so nothing follows it before it is durable; nor does it follow.
-#[test]
-fn large_group_has_a_border_on_both_sides() {
+fn large_group_behind_a_small_one() -> JournalHarness {
     let mut harness = JournalHarness::new(256, ORDERED);
     harness.write(0, 1 << 19, 512, Durability::Volatile);
     harness.flush(1);
@@ -579,6 +577,13 @@ fn large_group_has_a_border_on_both_sides() {
         harness.write(2 + number, number * 1024, 512, Durability::Volatile);
     }
     harness.flush(100);
+    harness
+}
+
+/// A large one is not handed over whole, and so nothing follows it before it is durable; nor does it follow.
+#[test]
+fn large_group_has_a_border_on_both_sides() {
+    let mut harness = large_group_behind_a_small_one();
     harness.write(101, 1 << 18, 512, Durability::Volatile);
     harness.flush(102);
     harness.settle_disk();
@@ -598,13 +603,7 @@ fn large_group_has_a_border_on_both_sides() {
 /// Whatever happens meanwhile, as it does some hundred times in a second while it waits.
 #[test]
 fn group_that_waits_for_others_is_merged_once_and_when_it_begins() {
-    let mut harness = JournalHarness::new(256, ORDERED);
-    harness.write(0, 1 << 19, 512, Durability::Volatile);
-    harness.flush(1);
-    for number in 0..65 {
-        harness.write(2 + number, number * 1024, 512, Durability::Volatile);
-    }
-    harness.flush(100);
+    let mut harness = large_group_behind_a_small_one();
     harness.settle_disk();
     assert_eq!(harness.sent(), ["group 524288+512"]);
     for _ in 0..100 {
