@@ -273,9 +273,9 @@ mod tests {
     }
 
     /// A file system of one mebibyte, which is unmounted at the end.
-    struct Small(tempfile::TempDir);
+    struct SmallFileSystem(tempfile::TempDir);
 
-    impl Small {
+    impl SmallFileSystem {
         fn new() -> Self {
             let home = tempfile::tempdir().unwrap();
             let mut mount = std::process::Command::new("mount");
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    impl Drop for Small {
+    impl Drop for SmallFileSystem {
         fn drop(&mut self) {
             let _ = std::process::Command::new("umount").arg(self.0.path()).status();
         }
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn record_is_replaced_where_the_file_system_is_full() {
-        let small = Small::new();
+        let small = SmallFileSystem::new();
         let store = directory(small.0.path(), "a");
         for version in 1..=3 {
             assert!(store.replace(&record(version, 1)).unwrap());
@@ -311,7 +311,7 @@ mod tests {
     /// A gateway was killed between two names of one file. The second name tells a link that was made from one that was not.
     #[test]
     fn version_that_has_another_name_still_does_not_become_a_new_one() {
-        let small = Small::new();
+        let small = SmallFileSystem::new();
         let store = directory(small.0.path(), "a");
         for version in 1..=3 {
             assert!(store.replace(&record(version, 1)).unwrap());

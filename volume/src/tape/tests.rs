@@ -460,13 +460,13 @@ fn damage_is_met_although_the_first_label_is_lost() {
 }
 
 /// A disk of which some bytes cannot be read, or to which nothing can be written.
-struct Worn {
+struct FaultyDisk {
     disk: Faulty,
     shape: Shape,
     unreadable: Option<u64>,
 }
 
-impl Worn {
+impl FaultyDisk {
     fn of(bytes: Vec<u8>, read_only: bool, unreadable: Option<u64>) -> Arc<Self> {
         let disk = Faulty::holding(bytes, 512);
         let shape = Shape { read_only, ..*disk.shape() };
@@ -474,7 +474,7 @@ impl Worn {
     }
 }
 
-impl Volume for Worn {
+impl Volume for FaultyDisk {
     fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -515,7 +515,7 @@ fn tape_that_takes_no_writes_is_moved_and_read_after_a_crash() {
     let mut tape = open(Arc::<Faulty>::clone(&disk));
     let items = [Item::Block(vec![1; 700]), Item::Mark, Item::Block(vec![2; 20])];
     items.iter().for_each(|item| put(&mut tape, item).unwrap());
-    let mut tape = open(Worn::of(disk.contents(), true, None));
+    let mut tape = open(FaultyDisk::of(disk.contents(), true, None));
     now(tape.sync()).unwrap();
     assert_eq!(now(tape.locate(2)).unwrap(), Moved::There);
     now(tape.sync()).unwrap();
@@ -532,7 +532,7 @@ fn sector_that_cannot_be_read_costs_what_is_in_it() {
     now(tape.sync()).unwrap();
     let (end, bytes) = (tape.end().at, disk.contents());
     for unreadable in (0..=end).step_by(UNIT as usize) {
-        let worn = Worn::of(bytes.clone(), false, Some(unreadable));
+        let worn = FaultyDisk::of(bytes.clone(), false, Some(unreadable));
         let mut tape = open(worn);
         let bad = unreadable.checked_sub(FIRST).map(|at| (at / Header::size(700)) as usize);
         let (mut found, mut damaged) = (Vec::new(), None);

@@ -105,7 +105,9 @@ impl Events {
             Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
-            role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => Event::Role(role),
+            role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => {
+                Event::Role(role)
+            }
             done = worked(&mut self.work), if !self.is_reloading => Event::Worked(done),
         }
     }

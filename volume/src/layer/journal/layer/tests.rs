@@ -161,9 +161,9 @@ async fn flushed_writes_survive_a_client_that_vanishes() {
 }
 
 /// A store that says that it may keep discarded bytes, and takes no discard.
-struct Keeping(Memory, Shape);
+struct DiscardRefusing(Memory, Shape);
 
-impl Volume for Keeping {
+impl Volume for DiscardRefusing {
     fn shape(&self) -> &Shape {
         &self.1
     }
@@ -199,7 +199,7 @@ async fn discard_that_the_store_refuses_does_not_end_the_journal() {
     let discard = Some(crate::Discard { granularity: 512, reads_zeroes: false });
     let shape = Shape { discard, ..memory.shape().clone() };
     let file = new_journal(&memory, (2 << 20) + (1 << 20));
-    let store = Arc::new(Keeping(memory, shape));
+    let store = Arc::new(DiscardRefusing(memory, shape));
     let recovered = recover(&*file, (2 << 20) + (1 << 20)).await.unwrap();
     let options = options(FlushPolicy::Remote);
     let (inner, file) = (Arc::clone(&store) as Arc<dyn Volume>, file as Arc<dyn JournalFile>);
