@@ -46,7 +46,7 @@ struct State {
     cut: bool,
     /// Answers stay on the link.
     held: bool,
-    /// Bytes that have reached the server.
+    /// Bytes that the server was handed, or is about to be.
     carried: u64,
     sockets: Vec<TcpStream>,
     lanes: Vec<Arc<Lane>>,
@@ -104,12 +104,12 @@ impl Link {
         }
     }
 
-    /// Bytes that have reached the server so far.
+    /// Bytes that the server was handed so far, counted before it can answer them.
     pub(crate) fn carried(&self) -> u64 {
         self.shared.lock().carried
     }
 
-    /// Waits until the server has got so many bytes in all; false if it takes longer than `patience`.
+    /// Waits until the server was handed so many bytes in all; false if it takes longer than `patience`.
     pub(crate) fn wait_carried(&self, bytes: u64, patience: Duration) -> bool {
         let state = self.shared.lock();
         let waited =
@@ -242,13 +242,13 @@ impl Lane {
             // Before it can be answered, or too few would be counted.
             let known = if self.is_up { &shared.server } else { &shared.client };
             known.fetch_max(chunk.trips, Ordering::SeqCst);
-            if socket.write_all(&chunk.bytes).is_err() {
-                self.cut();
-                return;
-            }
             if self.is_up {
                 shared.lock().carried += chunk.bytes.len() as u64;
                 shared.changed.notify_all();
+            }
+            if socket.write_all(&chunk.bytes).is_err() {
+                self.cut();
+                return;
             }
         }
         let _ = socket.shutdown(Shutdown::Write);
