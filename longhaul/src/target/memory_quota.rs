@@ -163,22 +163,34 @@ impl Quota {
 
     /// Whether a lease was granted, which may have been asked for when less was missing.
     fn poll_moderate(&mut self, cx: &mut Context<'_>, missing: u64) -> bool {
-        let units = &self.pools.moderate.units;
-        let acquiring = self.acquiring.get_or_insert_with(|| {
-            let count = u32::try_from(missing.div_ceil(UNIT)).unwrap_or(u32::MAX);
-            Box::pin(Arc::clone(units).acquire_many_owned(count))
-        });
-        // Nobody closes the pool.
-        let Poll::Ready(Ok(lease)) = acquiring.as_mut().poll(cx) else {
+        let count = u32::try_from(missing.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let Some(lease) = self.free_lease(count).or_else(|| self.poll_lease(cx, count)) else {
             self.wanting[0] = true;
             return false;
         };
-        self.acquiring = None;
         match &mut self.moderate {
             Some(had) => had.merge(lease),
             none => *none = Some(lease),
         }
         true
+    }
+
+    /// A lease on what is free, at once: a future of the runtime is put off when its task has run for long, and then each
+    /// of many reads would wait for its own write. Nothing is free while others wait for it.
+    fn free_lease(&self, count: u32) -> Option<OwnedSemaphorePermit> {
+        let units = &self.pools.moderate.units;
+        self.acquiring.is_none().then(|| Arc::clone(units).try_acquire_many_owned(count).ok())?
+    }
+
+    fn poll_lease(&mut self, cx: &mut Context<'_>, count: u32) -> Option<OwnedSemaphorePermit> {
+        let units = &self.pools.moderate.units;
+        let acquiring = self
+            .acquiring
+            .get_or_insert_with(|| Box::pin(Arc::clone(units).acquire_many_owned(count)));
+        // Nobody closes the pool.
+        let Poll::Ready(Ok(lease)) = acquiring.as_mut().poll(cx) else { return None };
+        self.acquiring = None;
+        Some(lease)
     }
 
     /// Gives back what holding `used` does not need, and its place in a queue if nothing of it waits there any more:
@@ -204,8 +216,12 @@ impl Quota {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::future::poll_fn;
+
     use futures_util::task::noop_waker_ref;
+    use tokio::task::coop::poll_proceed;
+
+    use super::*;
 
     const KIB: u64 = 1 << 10;
 
@@ -274,6 +290,20 @@ mod tests {
         aborted.settle(0, 0);
         holder.settle(0, 0);
         assert!(covers(&mut next, 8 * KIB));
+    }
+
+    #[tokio::test]
+    async fn task_that_has_run_for_long_has_what_is_free_at_once() {
+        let pools = Pools::of(0, ModeratePool::new(4 * KIB, 2 * KIB), (8 * KIB, 8 * KIB));
+        let mut quota = Quota::new(&pools);
+        poll_fn(|cx| {
+            while let Poll::Ready(proceed) = poll_proceed(cx) {
+                proceed.made_progress();
+            }
+            assert!(quota.covers(cx, KIB), "the runtime would have it wait");
+            Poll::Ready(())
+        })
+        .await;
     }
 
     #[test]
