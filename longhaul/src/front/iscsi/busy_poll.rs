@@ -6,10 +6,11 @@
 //! the more often, the more often polling was in vain. An idle session costs nothing.
 
 use std::pin::pin;
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use proto::time::Time;
+use tokio::task::coop::poll_proceed;
 use tokio::task::yield_now;
 
 /// How often the sockets are polled before other tasks have their turn: some microseconds.
@@ -57,13 +58,16 @@ impl BusyPoll {
         }
     }
 
-    /// Polls some times, as long as that pays, and has itself woken to poll again. Whether something has arrived.
+    /// Polls some times, as long as that pays, and has itself woken to poll again. Whether something has arrived. Nothing
+    /// has for a task that has run for long: others on its thread have their turn first, however fast its initiator is.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         now: impl Fn() -> Time,
         mut has_arrived: impl FnMut() -> bool,
     ) -> bool {
+        let Poll::Ready(proceed) = poll_proceed(cx) else { return false };
+        proceed.made_progress();
         for _ in 0..POLLS {
             if !self.goes_on(now()) {
                 return false;
@@ -87,7 +91,6 @@ impl BusyPoll {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Poll;
 
     use super::*;
 
@@ -157,6 +160,23 @@ mod tests {
         })
         .await;
         assert_eq!((turns, polls), (3, 2 * POLLS + 1));
+    }
+
+    #[tokio::test]
+    async fn initiator_that_is_always_fast_does_not_keep_others_from_their_turn() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+        wait(&mut busy_poll, &mut now, 10);
+        let mut commands = 0;
+        poll_fn(|cx| {
+            while busy_poll.poll(cx, || now, || true) {
+                busy_poll.ends(now);
+                commands += 1;
+                assert!(commands < 100_000, "nobody else had a turn");
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert!(commands > 0);
     }
 
     #[test]
