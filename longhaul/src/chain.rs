@@ -73,6 +73,8 @@ pub struct OpenOptions {
     pub existing_only: bool,
     /// An optical drive may have no disc.
     pub may_be_empty: bool,
+    /// A tape is written record by record. Without this it is only read, as the file that it is.
+    pub by_records: bool,
     /// Refuse writes.
     pub read_only: bool,
     /// A file or device of this machine is used past the page cache.

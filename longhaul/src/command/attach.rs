@@ -241,6 +241,7 @@ impl VolumeArgs {
         let options = OpenOptions {
             existing_only: false,
             may_be_empty: false,
+            by_records: false,
             make_at: None,
             direct: false,
             trace: self.trace.clone(),

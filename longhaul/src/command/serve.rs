@@ -564,6 +564,7 @@ pub(super) async fn open_options(
             size: volume.size,
             existing_only,
             may_be_empty: true,
+            by_records: true,
             read_only: volume.read_only || volume.uri.is_drive(),
             direct: volume.direct,
             block_size: volume.appearance.block_size.map(|size| size.0),

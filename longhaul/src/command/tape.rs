@@ -93,6 +93,7 @@ async fn on_tape<T>(
     options: OpenOptions,
     work: impl AsyncFnOnce(&mut Tape) -> Outcome<T>,
 ) -> Outcome<T> {
+    let options = OpenOptions { by_records: true, ..options };
     let chain = chain::open(&Uri::of_tape(path.to_owned()), options).await?;
     closing(chain, async |chain: &Chain| {
         let new_id =

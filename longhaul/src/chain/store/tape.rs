@@ -34,6 +34,12 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
         }
         return Err(Failure::usage(what()).because("no tape is in it").hint("name one: tape:PATH"));
     };
+    if !options.by_records && !options.read_only {
+        let why = "a tape is no disk: what is written to its blocks would destroy its records";
+        return Err(Failure::usage(what()).because(why).hint(
+            "`longhaul tape` reads and writes its files; `longhaul serve --volume NAME=tape:PATH` has it in a drive",
+        ));
+    }
     if options.size.is_some_and(|size| size.0 < SIZE_MIN) {
         let why = format!("a tape has at least {}", Size(SIZE_MIN));
         return Err(Failure::usage(what()).because(why));
@@ -79,8 +85,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.tape");
         let uri = format!("tape:{}", path.display());
-        let sized = |size| OpenOptions { size: Some(Size(size)), ..OpenOptions::default() };
-        let plain = OpenOptions { may_be_empty: true, ..OpenOptions::default() };
+        let drive =
+            || OpenOptions { may_be_empty: true, by_records: true, ..OpenOptions::default() };
+        let sized = |size| OpenOptions { size: Some(Size(size)), ..drive() };
+        let plain = drive();
         assert!(opened(&uri, &plain).await.unwrap_err().contains("does not exist"));
         assert!(opened(&uri, &sized(1 << 19)).await.is_err() && !path.exists());
         assert_eq!(opened(&uri, &sized(1 << 20)).await, Ok(1 << 20));
@@ -92,5 +100,21 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), vec![7; 1 << 20]);
         assert_eq!(opened("tape:", &plain).await, Ok(0));
         assert!(opened("tape:", &OpenOptions::default()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn tape_is_no_disk_that_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.tape");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let uri = format!("tape:{}", path.display());
+        let refused = opened(&uri, &OpenOptions::default()).await.unwrap_err();
+        assert!(refused.contains("longhaul tape"), "{refused}");
+        let to_look = OpenOptions { read_only: true, ..OpenOptions::default() };
+        assert_eq!(opened(&uri, &to_look).await, Ok(1 << 20));
+        let missing = format!("tape:{}", dir.path().join("b.tape").display());
+        let made = OpenOptions { size: Some(Size(1 << 20)), ..OpenOptions::default() };
+        assert!(opened(&missing, &made).await.is_err());
+        assert!(!dir.path().join("b.tape").exists());
     }
 }
