@@ -55,6 +55,8 @@ pub(super) enum HeaderError {
     Cipher(String),
     #[error("its volume key has {0} bits; {CIPHER} is supported with 256 and 512 bits")]
     KeySize(u32),
+    #[error("the volume is cut off: it has {has} bytes, and had {needs} at least")]
+    CutOff { has: u64, needs: u64 },
     #[error("its data are not one plain segment: {0}")]
     Segment(String),
     #[error("key slot {0} is not enciphered with {CIPHER} but with {1}")]
@@ -553,6 +555,12 @@ impl SegmentObject {
             (_, Ok(len)) => len,
             (size, Err(_)) => return wrong(format!("a size of {size}")),
         };
+        // With nothing behind the header there was a sector at least.
+        if let Some(needs) = self.offset.checked_add(len.max(sector_size.into()))
+            && needs > volume_size
+        {
+            return Err(HeaderError::CutOff { has: volume_size, needs });
+        }
         let len = len - len % u64::from(sector_size);
         if len == 0 || len > rest || self.offset < header || !self.offset.is_multiple_of(512) {
             return wrong(format!(

@@ -119,6 +119,10 @@ impl ImageError {
                 "if that was made by mistake, `longhaul key restore --force` brings the header back from a \
                  backup; if it is wanted, use the volume with --raw --force"
             }
+            Self::Header(HeaderError::CutOff { .. }) => {
+                "what it had behind its end is lost, unless it is somewhere else: make it as long as it was before anything \
+                 is written to it"
+            }
             Self::Header(HeaderError::Luks1) => "`cryptsetup convert --type luks2` converts it",
             Self::Header(HeaderError::Cipher(name)) if name.contains("null") => {
                 "that encrypts nothing: somebody may have replaced the header. Do not write to this volume before you know why"

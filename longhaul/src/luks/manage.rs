@@ -297,6 +297,7 @@ pub struct Test {
 pub async fn test(volume: Arc<dyn Volume>, key: impl Into<Key>) -> Outcome<Test> {
     let held = HeaderOnVolume::fetch(volume).await?;
     header_recovery::report(&held.image, true);
+    recorded_size::report(&held.image.header, held.volume.shape().size);
     let (first, secret) = key.into().open(&held.image, held.size()).await?;
     let others = held.slots_opened(&secret, Some(first.slot)).await?;
     Ok(Test { slots: [vec![first.slot], others].concat() })
@@ -381,6 +382,7 @@ pub struct Slot {
 pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
     let held = HeaderOnVolume::fetch(volume).await?;
     header_recovery::report(&held.image, true);
+    recorded_size::report(&held.image.header, held.volume.shape().size);
     let Image { header, payload, .. } = &*held.image;
     let slots = header.metadata.keyslots.iter().map(|(&slot, keyslot)| {
         let kdf = keyslot.kdf.as_ref();

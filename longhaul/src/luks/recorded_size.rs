@@ -42,13 +42,22 @@ pub(super) fn size_before_cut(header: &Header, size: u64) -> Option<u64> {
     recorded(header).filter_map(|(_, recorded)| recorded).filter(|was| *was > size).max()
 }
 
+/// What there is to be said of a volume of this size that was larger.
+pub(super) fn cut(header: &Header, size: u64) -> Option<String> {
+    let was = size_before_cut(header, size)?;
+    Some(format!(
+        "the encrypted volume is {} long, and was {}: its end is missing",
+        Size(size),
+        Size(was)
+    ))
+}
+
 /// Tells a person that the volume of this size was larger.
 pub(super) fn report(header: &Header, size: u64) {
-    let Some(was) = size_before_cut(header, size) else { return };
-    let (uuid, is, was) = (&header.uuid, Size(size), Size(was));
+    let Some(cut) = cut(header, size) else { return };
     tracing::warn!(
-        uuid,
-        "the encrypted volume is {is} long, and was {was}: its end is missing. Bring it back before anything repairs what is \
+        uuid = header.uuid,
+        "{cut}. Bring it back before anything repairs what is \
          on it; if it was made smaller on purpose, `cryptsetup token remove` on its token {KIND} ends this warning"
     );
 }

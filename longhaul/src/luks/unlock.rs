@@ -298,7 +298,8 @@ impl Encrypted {
         match &self.header {
             Ok(image) => {
                 let Image { header, payload, .. } = &**image;
-                let damage = damage::damage(image);
+                let mut damage = damage::damage(image);
+                damage.extend(recorded_size::cut(header, self.store.shape().size));
                 Summary {
                     uuid: Some(header.uuid.clone()),
                     label: Some(header.label.clone()).filter(|label| !label.is_empty()),

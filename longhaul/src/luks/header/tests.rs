@@ -79,7 +79,7 @@ fn forged_header_is_refused() {
         (|j| j["segments"]["0"]["sector_size"] = json!(8192), "sectors of"),
         (|j| j["segments"]["0"]["offset"] = json!("4096"), "between the header"),
         (|j| j["segments"]["0"]["offset"] = json!("18446744073709551104"), "between the header"),
-        (|j| j["segments"]["0"]["size"] = json!("17179869184"), "between the header"),
+        (|j| j["segments"]["0"]["size"] = json!("17179869184"), "is cut off"),
         (|j| j["keyslots"]["0"]["area"]["offset"] = json!("0"), "outside the header"),
         (|j| j["config"]["keyslots_size"] = json!("1099511627776"), "outside the header"),
         (
