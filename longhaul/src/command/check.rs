@@ -67,6 +67,7 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
     };
     let portals = portals.and_then(|portals| serve::refuse_unauthenticated(config, &portals));
     note(ROOT, "listen", portals);
+    note(ROOT, "listen", serve::refuse_unusable_links(config).await);
     note(
         ROOT,
         "identity",

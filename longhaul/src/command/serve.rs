@@ -60,6 +60,7 @@ use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
 use crate::transports;
 use crate::uri::{IscsiUri, Location, Uri};
 pub(super) use conflicts::find as conflicts;
+pub(super) use hyperscsi::refuse_unusable as refuse_unusable_links;
 use invitations::OpenInvitations;
 use live::Live;
 use portals::PassedSockets;

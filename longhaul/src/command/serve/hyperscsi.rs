@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use host::link::{Ethernet, EthernetOptions, Link, Udp};
-use proto::hyperscsi::{self, ETHERTYPE, Fill};
-use proto::identity::PublicKey;
+use proto::hyperscsi::{self, ETHERTYPE, Fill, SiteKey};
+use proto::identity::{Identity, PublicKey};
 use proto::iscsi::login::policy::{Policy, UnitName};
 use proto::scsi::ports::Port;
 use tokio::net::lookup_host;
@@ -32,15 +32,27 @@ const PACKET_MAX: usize = 9000;
 /// The links that a server listens on, with what their machines have to know.
 pub(super) struct Links(Vec<(Link, hyperscsi::Config)>);
 
-/// Opens the links that the configuration names. Reads the identity and the site key, if there are any.
-pub(super) async fn listen(config: &Config) -> Outcome<Links> {
+/// What the links of a configuration need to be opened.
+struct Needed {
+    places: Vec<HyperScsiServer>,
+    identity: Identity,
+    site_key: SiteKey,
+}
+
+/// Refuses links that cannot be used as they are configured. Reads the identity and the site key, and opens nothing.
+pub(in crate::command) async fn refuse_unusable(config: &Config) -> Outcome {
+    needed(config).await.map(drop)
+}
+
+/// `None`, if no links are named.
+async fn needed(config: &Config) -> Outcome<Option<Needed>> {
     let places = config.listen.iter().filter_map(|Listen { at, .. }| match at {
         ListenAt::HyperScsi(server) => Some(server),
         ListenAt::Iscsi(_) => None,
     });
     let places: Vec<_> = places.cloned().collect();
     if places.is_empty() {
-        return Ok(Links(Vec::new()));
+        return Ok(None);
     }
     let (Some(identity), Some(site_key)) = (config.identity.clone(), config.site_key.clone())
     else {
@@ -52,6 +64,14 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
     refuse_open(config, &places)?;
     let read = move || Ok((sealing::read(&identity)?, site_key::read(&site_key)?));
     let (identity, site_key) = blocking(read).await?;
+    Ok(Some(Needed { places, identity, site_key }))
+}
+
+/// Opens the links that the configuration names.
+pub(super) async fn listen(config: &Config) -> Outcome<Links> {
+    let Some(Needed { places, identity, site_key }) = needed(config).await? else {
+        return Ok(Links(Vec::new()));
+    };
     let mut links = Vec::new();
     for place in places {
         let what = || format!("cannot listen on {place}");
