@@ -58,6 +58,10 @@ const DEFAULT_MOST: u64 = 8 << 30;
 /// Where there is room for less, none is made without being asked for.
 const DEFAULT_LEAST: u64 = 64 << 20;
 
+/// What it means that there is none.
+const WITHOUT: &str = "a flush waits for the network, and what was not flushed is lost if this machine crashes; \
+                       --journal PATH names a file on another disk";
+
 /// What was said of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JournalSpec {
@@ -141,14 +145,14 @@ impl JournalArgs {
             })?,
             false if goes_with_a_crash(&path) => {
                 let path = path.shown();
-                tracing::info!(%path, "no journal is made: its directory lies in memory");
+                tracing::warn!(%path, "no journal is made, since its directory lies in memory: {WITHOUT}");
                 return Ok(None);
             }
             false => {
                 let size = (room_beside(&path) / 8).min(DEFAULT_MOST);
                 if size < DEFAULT_LEAST {
-                    let path = path.shown();
-                    tracing::info!(%path, size, "there is too little room for a journal");
+                    let (path, least) = (path.shown(), Size(8 * DEFAULT_LEAST));
+                    tracing::warn!(%path, "no journal is made, since less than {least} are free there: {WITHOUT}");
                     return Ok(None);
                 }
                 JournalSource::Missing { path, size, made }

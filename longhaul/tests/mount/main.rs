@@ -307,3 +307,31 @@ fn writes_that_the_servers_disk_had_no_room_for_are_told_by_umount() {
     server.kill();
     must(Command::new("umount").arg(stage.path("small")));
 }
+
+/// Without a journal what was not flushed goes with the machine: that there is none is told before it matters.
+#[test]
+fn mount_says_that_it_makes_no_journal_and_why() {
+    let stage = Stage::new();
+    let server = stage.serve_file("disk.img", "");
+    let (state, small) = (stage.path("state"), stage.path("small.img"));
+    fs::create_dir_all(&state).unwrap();
+    fs::File::create(&small).unwrap().set_len(64 << 20).unwrap();
+    must(Command::new("mkfs.ext4").arg("-q").arg(&small));
+    let small = small.to_str().unwrap();
+    let cases: [(&[&str], &str, &str); 2] = [
+        (
+            &["-t", "tmpfs", "none"],
+            "--mkfs ext4",
+            "since its directory lies in memory: a flush waits",
+        ),
+        (&["-o", "loop", small], "", "since less than 512M are free there: a flush waits"),
+    ];
+    for (place, mkfs, told) in cases {
+        must(Command::new("mount").args(place).arg(&state));
+        let printed = stage.longhaul(&format!("mount {} mnt {mkfs} --raw", stage.uri()));
+        assert!(printed.contains("no journal is made") && printed.contains(told), "{printed}");
+        stage.longhaul("umount mnt");
+        must(Command::new("umount").arg("--lazy").arg(&state));
+    }
+    assert!(server.stop().success());
+}
