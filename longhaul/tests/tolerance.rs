@@ -1,5 +1,6 @@
 //! Our initiator with targets that break rules of the login: they are used, and nothing is written twice.
 
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use proto::iscsi::name::IscsiName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tracing::Level;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Span, Volume};
@@ -84,6 +86,28 @@ impl Running {
     }
 }
 
+/// What is logged, by all tests here.
+#[derive(Clone, Default)]
+struct LogCopy(Arc<Mutex<Vec<u8>>>);
+
+impl LogCopy {
+    fn lines_with(&self, what: &[String]) -> usize {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| what.iter().all(|part| line.contains(part))).count()
+    }
+}
+
+impl io::Write for LogCopy {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Without authentication there is one Login Response, the first PDU.
 async fn relay(mut near: TcpStream, portal: SocketAddr, blanked: Range<usize>) {
     let mut far = TcpStream::connect(portal).await.unwrap();
@@ -101,10 +125,15 @@ async fn relay(mut near: TcpStream, portal: SocketAddr, blanked: Range<usize>) {
 
 #[tokio::test]
 async fn a_session_that_is_not_named_as_asked_is_used_with_one_connection() {
+    let log = LogCopy::default();
+    let (lines, warnings) = (log.clone(), tracing_subscriber::fmt().with_max_level(Level::WARN));
+    warnings.with_ansi(false).with_writer(move || lines.clone()).init();
     for (blanked, deviation) in [(ISID, Deviation::OtherIsid), (TSIH, Deviation::NoTsih)] {
         let running = Running::start(Arc::new(Memory::new(1 << 20, 512)), blanked).await;
         let disk = running.open().await;
         assert_eq!(disk.session().established().deviations, [deviation]);
+        let what = [running.way.to_string(), deviation.to_string()];
+        assert_eq!(log.lines_with(&what), 1, "one warning for the session");
         for at in 0..8 {
             let data = vec![at as u8; 4096];
             disk.write(at * 4096, data.clone().into(), Durability::Volatile).await.unwrap();
@@ -113,6 +142,7 @@ async fn a_session_that_is_not_named_as_asked_is_used_with_one_connection() {
         disk.flush().await.unwrap();
         assert_eq!(running.node.status().sessions[0].connections, 1);
         assert_eq!(running.logins.load(Ordering::Relaxed), 1);
+        assert_eq!(log.lines_with(&what), 1, "nothing of what followed tells it again");
     }
 }
 
