@@ -66,6 +66,7 @@ mod tests {
     use std::process::Command;
     use std::sync::Arc;
 
+    use rustix::fs::{Mode, OFlags};
     use volume::check;
 
     use super::*;
@@ -146,5 +147,16 @@ mod tests {
         assert!(matches!(open(device.path.as_ref(), WRITABLE), Err(OpenError::InUse)));
         drop(first);
         open(device.path.as_ref(), READ_ONLY).unwrap();
+    }
+
+    /// As the system has it that mounts the device, or an LVM that uses it: no lock of ours is there.
+    #[test]
+    fn device_that_another_has_exclusively_is_not_written() {
+        let device = Loop::new(1 << 20);
+        let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        let holder = rustix::fs::open(&device.path, exclusive, Mode::empty()).unwrap();
+        assert!(matches!(open(device.path.as_ref(), WRITABLE), Err(OpenError::InUse)));
+        drop(holder);
+        open(device.path.as_ref(), WRITABLE).unwrap();
     }
 }
