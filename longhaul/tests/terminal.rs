@@ -123,6 +123,25 @@ fn new_pass_phrase_is_typed_twice() {
     assert!(!home.path().join("new.img").exists());
 }
 
+/// Deriving a key takes seconds with what a volume gets by default.
+#[test]
+fn terminal_shows_that_a_key_is_being_derived() {
+    let home = tempfile::tempdir().unwrap();
+    let init = ["key", "init", "file:new.img", "--size", "24M"];
+    let cost = ["--pbkdf-memory", "64M", "--pbkdf-iterations", "8"];
+    let mut terminal = Terminal::start(home.path(), &[&init[..], &cost].concat());
+    terminal.answer("Pass-phrase: ", 1, RIGHT);
+    terminal.answer("Pass-phrase again: ", 1, RIGHT);
+    let (shown, code) = terminal.end();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("deriving a key from the pass-phrase"), "{shown}");
+    let mut terminal = Terminal::start(home.path(), &["key", "test", "file:new.img"]);
+    terminal.answer("Pass-phrase: ", 1, RIGHT);
+    let (shown, code) = terminal.end();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("deriving the key from the pass-phrase"), "{shown}");
+}
+
 /// Who is asked can end the program, and sees again what he types.
 #[test]
 fn program_that_is_ended_while_it_asks_ends_and_leaves_the_terminal_as_it_was() {
