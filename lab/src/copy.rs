@@ -1,4 +1,4 @@
-//! A sealed copy beside a plain one: the same image, the same target, the same client.
+//! A copy to and from an encrypted volume beside a plain one: the same image, the same target, the same client.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,13 +14,13 @@ const IMAGE: usize = 1 << 30;
 /// Bytes a second.
 pub(crate) struct Copies {
     pub(crate) plain_in: f64,
-    pub(crate) sealed_in: f64,
+    pub(crate) encrypted_in: f64,
     pub(crate) plain_out: f64,
-    pub(crate) sealed_out: f64,
+    pub(crate) encrypted_out: f64,
 }
 
-/// Copies an image in and out, plain and sealed by turns; medians of the rounds.
-pub(crate) fn sealed_against_plain(options: &Bench) -> Result<Option<Copies>, Failure> {
+/// Copies an image in and out, plain and encrypted by turns; medians of the rounds.
+pub(crate) fn encrypted_against_plain(options: &Bench) -> Result<Option<Copies>, Failure> {
     if !"copy".contains(&options.only) {
         return Ok(None);
     }
@@ -33,19 +33,19 @@ pub(crate) fn sealed_against_plain(options: &Bench) -> Result<Option<Copies>, Fa
 
     let volume = format!("memory:{}M", (IMAGE >> 20) + 64);
     let plain = longhaul(options, &volume)?;
-    let sealed = longhaul(options, &volume)?;
-    client.init(&sealed.uri)?;
+    let encrypted = longhaul(options, &volume)?;
+    client.init(&encrypted.uri)?;
 
     let mut rounds: [Vec<f64>; 4] = Default::default();
     for _ in 0..options.rounds {
         rounds[0].push(client.copy(path(&image)?, &plain.uri, false, &back)?);
-        rounds[1].push(client.copy(path(&image)?, &sealed.uri, true, &back)?);
+        rounds[1].push(client.copy(path(&image)?, &encrypted.uri, true, &back)?);
         rounds[2].push(client.copy(&plain.uri, path(&back)?, false, &back)?);
-        rounds[3].push(client.copy(&sealed.uri, path(&back)?, true, &back)?);
+        rounds[3].push(client.copy(&encrypted.uri, path(&back)?, true, &back)?);
     }
-    let [plain_in, sealed_in, plain_out, sealed_out] =
+    let [plain_in, encrypted_in, plain_out, encrypted_out] =
         rounds.map(|round| median(&round, |rate| *rate));
-    Ok(Some(Copies { plain_in, sealed_in, plain_out, sealed_out }))
+    Ok(Some(Copies { plain_in, encrypted_in, plain_out, encrypted_out }))
 }
 
 struct Client<'a> {
@@ -63,11 +63,11 @@ impl Client<'_> {
     }
 
     /// Copies and says at how many bytes a second, the start of the program included.
-    fn copy(&self, from: &str, to: &str, seal: bool, back: &Path) -> Result<f64, Failure> {
+    fn copy(&self, from: &str, to: &str, encrypted: bool, back: &Path) -> Result<f64, Failure> {
         let _ = std::fs::remove_file(back);
         let mut command = Command::new(self.program);
         command.args(["copy", from, to]);
-        if seal {
+        if encrypted {
             command.arg("--passphrase-file").arg(self.secret);
         }
         let start = Instant::now();

@@ -25,7 +25,7 @@ mod plan;
 mod report;
 mod results;
 mod running;
-mod sealed;
+mod secure_session;
 mod server;
 mod sessions;
 mod tables;
@@ -107,8 +107,8 @@ enum Lab {
     },
     /// Measures the volume of the peers around this
     Measure(measure::Measure),
-    /// Compares sessions of our own program with itself, plain and sealed: rate and cost of both ends
-    Sealed(sealed::Sealed),
+    /// Compares sessions of our own program with itself, plain and secure: rate and cost of both ends
+    SecureSession(secure_session::SecureSession),
     /// Loads a volume through our own initiator, and says what that cost
     Throughput(throughput::Throughput),
     /// Times single writes to the volume of the peers around this, in round trips
@@ -164,7 +164,7 @@ fn main() -> ExitCode {
             report_on(&results, output.as_deref(), markdown)
         }
         Lab::Measure(wanted) => measure::run(&wanted),
-        Lab::Sealed(wanted) => sealed::run(&wanted),
+        Lab::SecureSession(wanted) => secure_session::run(&wanted),
         Lab::Throughput(load) => throughput::run(load),
         Lab::Trips(wanted) => trips::run(&wanted),
         Lab::Send { address, bytes, cut } => {
@@ -186,10 +186,10 @@ fn bench(options: &Bench) -> Result<(), Failure> {
         rows: bench::against_tgt(options)?,
         floors: bare_loop::measure(options)?,
         sessions: sessions::measure(options)?,
-        copies: copy::sealed_against_plain(options)?,
+        copies: copy::encrypted_against_plain(options)?,
     };
     let mut report = report::markdown(options, &measured)?;
-    report.push_str(&sealed::section(options)?);
+    report.push_str(&secure_session::section(options)?);
     put(options.output.as_deref(), &report)
 }
 

@@ -137,23 +137,24 @@ fn beside_stalled(page: &mut String, stalled: &Stalled) -> Result<(), Failure> {
 
 fn copied(page: &mut String, copies: &Copies) -> Result<(), Failure> {
     let mb = |rate: f64| rate / 1e6;
-    writeln!(page, "\n## Sealed copy beside a plain one\n")?;
+    writeln!(page, "\n## Copy to an encrypted volume beside a plain one\n")?;
     writeln!(
         page,
         "`longhaul copy` of 1 GiB of noise between a file on tmpfs and `memory:` behind `longhaul serve`, \
          flushed; target on one core, client on both. The whole command is timed; the pass-phrase is one \
          that is cheap to derive the key from.\n"
     )?;
-    writeln!(page, "| direction | plain MB/s | sealed MB/s | ratio |\n|---|---|---|---|")?;
-    for (way, plain, sealed) in
-        [("in", copies.plain_in, copies.sealed_in), ("out", copies.plain_out, copies.sealed_out)]
-    {
+    writeln!(page, "| direction | plain MB/s | encrypted MB/s | ratio |\n|---|---|---|---|")?;
+    for (way, plain, encrypted) in [
+        ("in", copies.plain_in, copies.encrypted_in),
+        ("out", copies.plain_out, copies.encrypted_out),
+    ] {
         writeln!(
             page,
             "| {way} | {:.0} | {:.0} | **{:.2}** |",
             mb(plain),
-            mb(sealed),
-            sealed / plain
+            mb(encrypted),
+            encrypted / plain
         )?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What sealing a session costs: the same volume, the same load, our own program at both ends, plain and
-//! sealed by turns, one core for each end.
+//! What a secure session costs: the same volume, the same load, our own program at both ends, plain and
+//! secure by turns, one core for each end.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ const VOLUME: &str = "memory:256M";
 
 /// What is compared, and how often.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Sealed {
+pub(crate) struct SecureSession {
     /// The longhaul program to measure
     #[arg(long, default_value = "target/release/longhaul")]
     longhaul: PathBuf,
@@ -33,13 +33,13 @@ pub(crate) struct Sealed {
     /// Requests at a time
     #[arg(long, default_value_t = 8)]
     depth: usize,
-    /// How often plain and sealed take turns; the medians count
+    /// How often plain and secure take turns; the medians count
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long each run is measured
     #[arg(long, value_parser = units::duration, default_value = "1s")]
     time: Duration,
-    /// What sealed sessions are given
+    /// What secure sessions are given
     #[arg(long, default_value = "encrypt")]
     protection: String,
     /// The cores the target may use, as `taskset -c` takes them
@@ -53,7 +53,7 @@ pub(crate) struct Sealed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Plain,
-    Sealed,
+    Secure,
 }
 
 /// One run, or the medians of several.
@@ -72,7 +72,7 @@ impl Figures {
     }
 }
 
-impl Sealed {
+impl SecureSession {
     /// What the report shows.
     fn of(options: &Bench) -> Self {
         Self {
@@ -91,11 +91,11 @@ impl Sealed {
 
 /// A section of the report.
 pub(crate) fn section(options: &Bench) -> Result<String, Failure> {
-    if !"sealed session".contains(&options.only) {
+    if !"secure session".contains(&options.only) {
         return Ok(String::new());
     }
-    let table = table(&Sealed::of(options))?;
-    Ok(format!("\n## Sealed session beside a plain one\n\n{INTRODUCTION}\n{table}"))
+    let table = table(&SecureSession::of(options))?;
+    Ok(format!("\n## Secure session beside a plain one\n\n{INTRODUCTION}\n{table}"))
 }
 
 const INTRODUCTION: &str = "\
@@ -104,13 +104,13 @@ cost is processor time of both ends together for each KiB that was moved.
 ";
 
 /// Measures and prints a table.
-pub(crate) fn run(wanted: &Sealed) -> Result<(), Failure> {
+pub(crate) fn run(wanted: &SecureSession) -> Result<(), Failure> {
     crate::running::catch_signals()?;
     print!("{}", table(wanted)?);
     Ok(())
 }
 
-fn table(wanted: &Sealed) -> Result<String, Failure> {
+fn table(wanted: &SecureSession) -> Result<String, Failure> {
     let scratch = tempfile::tempdir()?;
     let stage = Stage::new(wanted, scratch.path())?;
     let mut table = HEAD.to_owned();
@@ -119,42 +119,42 @@ fn table(wanted: &Sealed) -> Result<String, Failure> {
             let mut rounds: [Vec<Figures>; 2] = Default::default();
             for _ in 0..wanted.rounds {
                 rounds[0].push(stage.measure(End::Plain, mode, block)?);
-                rounds[1].push(stage.measure(End::Sealed, mode, block)?);
+                rounds[1].push(stage.measure(End::Secure, mode, block)?);
             }
-            let [plain, sealed] = rounds.map(|round| Figures::median(&round));
-            writeln!(table, "{}", line(mode, block, &plain, &sealed)?)?;
+            let [plain, secure] = rounds.map(|round| Figures::median(&round));
+            writeln!(table, "{}", line(mode, block, &plain, &secure)?)?;
         }
     }
     Ok(table)
 }
 
 const HEAD: &str = "\
-| load | plain MB/s | sealed MB/s | ratio | plain ns/KiB, client + target | sealed ns/KiB | ratio |
+| load | plain MB/s | secure MB/s | ratio | plain ns/KiB, client + target | secure ns/KiB | ratio |
 |---|---|---|---|---|---|---|
 ";
 
-fn line(mode: Direction, block: u64, plain: &Figures, sealed: &Figures) -> Result<String, Failure> {
+fn line(mode: Direction, block: u64, plain: &Figures, secure: &Figures) -> Result<String, Failure> {
     let mut line = String::new();
     write!(line, "| {} KiB {} ", block >> 10, mode.name())?;
-    write!(line, "| {:.0} | {:.0} ", plain.rate / 1e6, sealed.rate / 1e6)?;
-    write!(line, "| **{:.2}** ", sealed.rate / plain.rate)?;
-    for way in [plain, sealed] {
+    write!(line, "| {:.0} | {:.0} ", plain.rate / 1e6, secure.rate / 1e6)?;
+    write!(line, "| **{:.2}** ", secure.rate / plain.rate)?;
+    for way in [plain, secure] {
         write!(line, "| {:.0} + {:.0} ", way.client, way.target)?;
     }
-    write!(line, "| **{:.2}** |", sealed.both() / plain.both())?;
+    write!(line, "| **{:.2}** |", secure.both() / plain.both())?;
     Ok(line)
 }
 
-/// The two targets, and who the client is to the sealed one.
+/// The two targets, and who the client is to the secure one.
 struct Stage<'a> {
-    wanted: &'a Sealed,
+    wanted: &'a SecureSession,
     identity: PathBuf,
     plain: Server,
-    sealed: Server,
+    secure: Server,
 }
 
 impl<'a> Stage<'a> {
-    fn new(wanted: &'a Sealed, scratch: &Path) -> Result<Self, Failure> {
+    fn new(wanted: &'a SecureSession, scratch: &Path) -> Result<Self, Failure> {
         let (identity, servers) = (scratch.join("client"), scratch.join("server"));
         let client = new_identity(&wanted.longhaul, &identity)?;
         new_identity(&wanted.longhaul, &servers)?;
@@ -162,22 +162,22 @@ impl<'a> Stage<'a> {
         let serve = |options: &[&str]| {
             Server::longhaul(&wanted.longhaul, &wanted.target_cores, VOLUME, options)
         };
-        let sealing = ["--identity", servers, "--client-key", &client, "--protection", "integrity"];
-        Ok(Self { wanted, identity, plain: serve(&[])?, sealed: serve(&sealing)? })
+        let secure = ["--identity", servers, "--client-key", &client, "--protection", "integrity"];
+        Ok(Self { wanted, identity, plain: serve(&[])?, secure: serve(&secure)? })
     }
 
     fn measure(&self, end: End, mode: Direction, block: u64) -> Result<Figures, Failure> {
-        let Sealed { depth, time, .. } = self.wanted;
+        let SecureSession { depth, time, .. } = self.wanted;
         let server = match end {
             End::Plain => &self.plain,
-            End::Sealed => &self.sealed,
+            End::Secure => &self.secure,
         };
         let mut command = Command::new("taskset");
         command.args(["-c", &self.wanted.client_cores]).arg(std::env::current_exe()?);
         command.args(["throughput", &server.uri, "--mode", mode.name()]);
         command.args(["--block", &block.to_string(), "--depth", &depth.to_string()]);
         command.args(["--time", &format!("{}ms", time.as_millis())]);
-        if end == End::Sealed {
+        if end == End::Secure {
             command.arg("--identity").arg(&self.identity);
             command.args(["--protection", &self.wanted.protection]);
         }
@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn a_line_shows_both_ends_and_the_ratios() {
         let plain = Figures { rate: 2e9, client: 100.0, target: 100.0 };
-        let sealed = Figures { rate: 1.8e9, client: 110.0, target: 130.0 };
-        let line = line(Direction::Read, 256 << 10, &plain, &sealed).unwrap();
+        let secure = Figures { rate: 1.8e9, client: 110.0, target: 130.0 };
+        let line = line(Direction::Read, 256 << 10, &plain, &secure).unwrap();
         assert_eq!(
             line,
             "| 256 KiB read | 2000 | 1800 | **0.90** | 100 + 100 | 110 + 130 | **1.20** |"
