@@ -38,7 +38,8 @@ pub const TRANSFER_MAX: u32 = 32 << 20;
 ///   ([`complete_all`](crate::complete_all)): what it left running could land over what is written next.
 ///   One exception: a volume that holds the same several times, of which one has not answered in time, may
 ///   leave the request there to itself, if it has noted durably that this one is not to be read, and asks it
-///   for nothing before that request has ended ([`Mirror`](crate::layer::mirror::Mirror)).
+///   for nothing before that request has ended ([`Mirror`](crate::layer::mirror::Mirror)). A read that another
+///   has answered meanwhile may be left to itself: it changes nothing.
 /// - A dropped future may or may not have happened, and may still happen. Whoever drops one must see to it
 ///   that nobody takes it for ended.
 ///
