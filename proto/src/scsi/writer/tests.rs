@@ -21,6 +21,8 @@ struct TestUnit<'a> {
     turns: Mutex<Option<u32>>,
     /// Commands that are carried out before one that is not.
     succeeds: Mutex<Option<u32>>,
+    /// What it was told to do to registrations of others.
+    preempted: Mutex<Vec<ReserveOutAction>>,
 }
 
 fn nexus(n: u8, target_port: u16) -> NexusId {
@@ -37,6 +39,7 @@ impl<'a> TestUnit<'a> {
             unregistered: None,
             turns: Mutex::new(None),
             succeeds: Mutex::new(None),
+            preempted: Mutex::default(),
         }
     }
 
@@ -59,7 +62,13 @@ impl<'a> TestUnit<'a> {
             durable: self.durable,
             transports: PLAIN,
         };
-        match Parsed::of(&command.cdb, DeviceType::Disk).cdb.unwrap() {
+        let cdb = Parsed::of(&command.cdb, DeviceType::Disk).cdb.unwrap();
+        if let Cdb::PersistentOut(out) = &cdb
+            && matches!(out.action, ReserveOutAction::Preempt | ReserveOutAction::PreemptAndAbort)
+        {
+            self.preempted.lock().unwrap().push(out.action);
+        }
+        match cdb {
             Cdb::PersistentIn { action, .. } => {
                 Answer::Good(unit.report(&self.nexus, action, &device))
             }
@@ -463,6 +472,19 @@ fn unit_that_cannot_abort_on_the_way_is_taken_over_all_the_same() {
     assert!(hold.leaves_tasks && two.may_write() && !one.may_write());
     let hold = now(resume(&three, 9, 8, &[])).unwrap();
     assert!(hold.leaves_tasks && three.may_write() && !two.may_write());
+}
+
+/// What the other has under way would land behind what its successor writes.
+#[test]
+fn unit_that_can_abort_is_never_preempted_without_that() {
+    let unit = Mutex::default();
+    let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
+    now(acquire(&one, 7, &nobody())).unwrap();
+    assert!(!now(acquire(&two, 8, &Removals::Everyone)).unwrap().leaves_tasks);
+    assert!(!now(resume(&three, 9, 8, &[])).unwrap().leaves_tasks);
+    for unit in [&two, &three] {
+        assert_eq!(*unit.preempted.lock().unwrap(), [ReserveOutAction::PreemptAndAbort]);
+    }
 }
 
 #[test]
