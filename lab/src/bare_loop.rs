@@ -11,6 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::bench::fill;
+use crate::rounds::{by_turns, median_of};
 use crate::{Bench, Failure};
 
 /// As much as a PDU has before its data.
@@ -69,12 +70,9 @@ pub(crate) fn measure(options: &Bench) -> Result<Vec<BareLoop>, Failure> {
     for block in [4 << 10, 256 << 10] {
         let count = 20_000.min((4usize << 30) / block);
         for (way, what) in ways {
-            let mut spent = Vec::new();
-            for _ in 0..options.rounds {
-                spent.push(run(way, block, count, &file, &mut memory)?);
-            }
-            spent.sort();
-            let cpu_us = spent[spent.len() / 2].as_secs_f64() * 1e6 / count as f64;
+            let [spent] =
+                by_turns(options.rounds, [&mut || run(way, block, count, &file, &mut memory)])?;
+            let cpu_us = median_of(&spent, Duration::as_secs_f64) * 1e6 / count as f64;
             eprintln!("{} KiB, {what}: {cpu_us:.1} us", block >> 10);
             floors.push(BareLoop { what, block, cpu_us });
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::load::{Client, Load};
+use crate::rounds::{by_turns, median_of};
 use crate::server::{Server, TARGET_CORE};
 use crate::{Bench, Failure, cpu};
 
@@ -51,14 +52,18 @@ pub(crate) fn against_tgt(options: &Bench) -> Result<Vec<Row>, Failure> {
     let memory = format!("memory:{}M", VOLUME >> 20);
     let mut rows = Vec::new();
     for load in LOADS.iter().filter(|load| load.name().contains(&options.only)) {
-        let mut rounds: [Vec<Figures>; 3] = Default::default();
-        for _ in 0..options.rounds {
-            rounds[0].push(measure(&Server::tgt(&theirs)?, load, options)?);
-            rounds[1].push(measure(&longhaul(options, &file)?, load, options)?);
-            let memory = longhaul(options, &memory)?;
-            Load::fill(&memory.uri, VOLUME as usize)?;
-            rounds[2].push(measure(&memory, load, options)?);
-        }
+        let rounds = by_turns(
+            options.rounds,
+            [
+                &mut || measure(&Server::tgt(&theirs)?, load, options),
+                &mut || measure(&longhaul(options, &file)?, load, options),
+                &mut || {
+                    let memory = longhaul(options, &memory)?;
+                    Load::fill(&memory.uri, VOLUME as usize)?;
+                    measure(&memory, load, options)
+                },
+            ],
+        )?;
         let [tgt, file, memory] = rounds.map(|round| Figures::median(&round));
         eprintln!(
             "{}: tgt {:.0}/s {:.1} us, file {:.0}/s {:.1} us, memory {:.0}/s {:.1} us",
@@ -101,14 +106,7 @@ fn measure(server: &Server, load: &Load, options: &Bench) -> Result<Figures, Fai
 
 impl Figures {
     pub(crate) fn median(rounds: &[Self]) -> Self {
-        let of = |figure: fn(&Self) -> f64| median(rounds, figure);
+        let of = |figure: fn(&Self) -> f64| median_of(rounds, figure);
         Self { per_second: of(|round| round.per_second), cpu_us: of(|round| round.cpu_us) }
     }
-}
-
-/// The median of a figure; the upper one of two.
-pub(crate) fn median<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> f64 {
-    let mut figures: Vec<_> = rounds.iter().map(figure).collect();
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }

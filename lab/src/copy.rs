@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::bench::{longhaul, median};
+use crate::bench::longhaul;
+use crate::rounds::{by_turns, median_of};
 use crate::running::Job;
 use crate::{Bench, Failure};
 
@@ -36,15 +37,18 @@ pub(crate) fn encrypted_against_plain(options: &Bench) -> Result<Option<Copies>,
     let encrypted = longhaul(options, &volume)?;
     client.init(&encrypted.uri)?;
 
-    let mut rounds: [Vec<f64>; 4] = Default::default();
-    for _ in 0..options.rounds {
-        rounds[0].push(client.copy(path(&image)?, &plain.uri, false, &back)?);
-        rounds[1].push(client.copy(path(&image)?, &encrypted.uri, true, &back)?);
-        rounds[2].push(client.copy(&plain.uri, path(&back)?, false, &back)?);
-        rounds[3].push(client.copy(&encrypted.uri, path(&back)?, true, &back)?);
-    }
+    let (from, to) = (path(&image)?, path(&back)?);
+    let rounds = by_turns(
+        options.rounds,
+        [
+            &mut || client.copy(from, &plain.uri, false, &back),
+            &mut || client.copy(from, &encrypted.uri, true, &back),
+            &mut || client.copy(&plain.uri, to, false, &back),
+            &mut || client.copy(&encrypted.uri, to, true, &back),
+        ],
+    )?;
     let [plain_in, encrypted_in, plain_out, encrypted_out] =
-        rounds.map(|round| median(&round, |rate| *rate));
+        rounds.map(|round| median_of(&round, |rate| *rate));
     Ok(Some(Copies { plain_in, encrypted_in, plain_out, encrypted_out }))
 }
 

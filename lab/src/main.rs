@@ -24,6 +24,7 @@ mod plaintext;
 mod plan;
 mod report;
 mod results;
+mod rounds;
 mod running;
 mod secure_session;
 mod server;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::bench::median;
 use crate::direction::Direction;
 use crate::load::CLIENT_CORE;
+use crate::rounds::{by_turns, median_of};
 use crate::running::{Job, output};
 use crate::server::{Server, TARGET_CORE};
 use crate::throughput::{BEGIN, Moved};
@@ -116,11 +116,12 @@ fn table(wanted: &SecureSession) -> Result<String, Failure> {
     let mut table = HEAD.to_owned();
     for &mode in &wanted.modes {
         for &block in &wanted.blocks {
-            let mut rounds: [Vec<Figures>; 2] = Default::default();
-            for _ in 0..wanted.rounds {
-                rounds[0].push(stage.measure(End::Plain, mode, block)?);
-                rounds[1].push(stage.measure(End::Secure, mode, block)?);
-            }
+            let rounds = by_turns(
+                wanted.rounds,
+                [&mut || stage.measure(End::Plain, mode, block), &mut || {
+                    stage.measure(End::Secure, mode, block)
+                }],
+            )?;
             let [plain, secure] = rounds.map(|round| Figures::median(&round));
             writeln!(table, "{}", line(mode, block, &plain, &secure)?)?;
         }
@@ -205,7 +206,7 @@ fn new_identity(program: &Path, path: &Path) -> Result<String, Failure> {
 
 impl Figures {
     fn median(rounds: &[Self]) -> Self {
-        let of = |figure: fn(&Self) -> f64| median(rounds, figure);
+        let of = |figure: fn(&Self) -> f64| median_of(rounds, figure);
         Self {
             rate: of(|round| round.rate),
             client: of(|round| round.client),

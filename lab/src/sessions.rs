@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use crate::bench::{Figures, fill, longhaul, median};
+use crate::bench::{Figures, fill, longhaul};
 use crate::load::{Client, Load, Reader};
+use crate::rounds::{by_turns, median_of};
 use crate::server::{BOTH_CORES, Server};
 use crate::{Bench, Failure, cpu};
 
@@ -59,24 +60,31 @@ fn session_load(
     theirs: &Path,
 ) -> Result<SessionLoad, Failure> {
     let file = format!("file:{}", ours.display());
-    let mut rounds: [Vec<Figures>; 3] = Default::default();
     let mut busiest = Vec::new();
-    for _ in 0..options.rounds {
-        rounds[0].push(together(&Server::tgt(theirs)?, options, sessions)?);
-        rounds[1].push(together(&longhaul(options, &file)?, options, sessions)?);
-        let memory = longhaul(options, "memory:1024M")?;
-        Load::fill(&memory.uri, 1 << 30)?;
-        rounds[2].push(together(&memory, options, sessions)?);
-        let both = Server::longhaul(&options.longhaul, BOTH_CORES, &file, &[])?;
-        together(&both, options, sessions)?;
-        busiest.push(cpu::busiest(both.pid())?);
-    }
-    let [tgt, file, memory] = rounds.map(|round| Figures::median(&round));
+    let rounds = by_turns(
+        options.rounds,
+        [
+            &mut || together(&Server::tgt(theirs)?, options, sessions),
+            &mut || together(&longhaul(options, &file)?, options, sessions),
+            &mut || {
+                let memory = longhaul(options, "memory:1024M")?;
+                Load::fill(&memory.uri, 1 << 30)?;
+                together(&memory, options, sessions)
+            },
+            &mut || {
+                let both = Server::longhaul(&options.longhaul, BOTH_CORES, &file, &[])?;
+                let figures = together(&both, options, sessions)?;
+                busiest.push(cpu::busiest(both.pid())?);
+                Ok(figures)
+            },
+        ],
+    )?;
+    let [tgt, file, memory, _] = rounds.map(|round| Figures::median(&round));
     eprintln!(
         "{sessions} sessions: tgt {:.0}/s, file {:.0}/s, memory {:.0}/s",
         tgt.per_second, file.per_second, memory.per_second
     );
-    Ok(SessionLoad { sessions, tgt, file, memory, busiest: median(&busiest, |share| *share) })
+    Ok(SessionLoad { sessions, tgt, file, memory, busiest: median_of(&busiest, |share| *share) })
 }
 
 fn together(server: &Server, options: &Bench, sessions: usize) -> Result<Figures, Failure> {

@@ -1,6 +1,7 @@
 //! Results arranged to be read: a table for each link and mode, and the ratios the papers gave.
 
 use crate::results::{AUTO, Conditions, Mode, Path, Row, TCP};
+use crate::rounds::median;
 
 /// What a cell holds that nothing was measured for.
 pub(crate) const NOTHING: &str = "not measured";
@@ -61,15 +62,7 @@ impl Results {
         of: impl Fn(&Row) -> f64,
         which: impl Fn(&Row) -> bool,
     ) -> Option<f64> {
-        let mut values: Vec<f64> = self.0.iter().filter(|row| which(row)).map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let upper = *values.get(middle)?;
-        if values.len().is_multiple_of(2) {
-            Some((values[middle - 1] + upper) / 2.0)
-        } else {
-            Some(upper)
-        }
+        median(self.0.iter().filter(|row| which(row)).map(of))
     }
 
     /// Bytes a second, with what is in flight chosen; of TCP, what moved as much as was moved here.
