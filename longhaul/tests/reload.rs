@@ -7,7 +7,7 @@ mod peer;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -95,6 +95,25 @@ fn reload(server: &Running) -> String {
             return line;
         }
     }
+}
+
+/// One that comes before there is anything to reload is not what ends the server.
+#[test]
+fn a_reload_that_is_asked_for_while_the_volumes_are_being_opened_ends_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let config =
+        format!("{LISTEN}[volumes.far]\nuri = \"iscsi://{address}/iqn.2026-11.x:far/0\"\n");
+    fs::write(home.path().join("longhaul.toml"), config).unwrap();
+    let mut command = Command::new(LONGHAUL);
+    command.args(["serve", "--config", "longhaul.toml"]).current_dir(&home);
+    let server = Running::start(&mut command);
+    let (session, _) = upstream.accept().unwrap();
+    server.signal(Signal::HUP);
+    // It cannot be opened: that is why it ends.
+    drop((session, upstream));
+    assert_eq!(server.end().code(), Some(1));
 }
 
 #[test]

@@ -143,8 +143,11 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let portals = portals::portals(&config, &given.portals).await?;
     refuse_unauthenticated(&config, &portals)?;
     conflicts::refuse(&config, &portals)?;
-    let reloads = config.origin.is_some();
-    let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
+    // Both are listened for before anybody is told that it serves, so that no signal ends it at once.
+    let (stop, hangup) = match config.origin {
+        Some(_) => (super::stop_on_termination()?, Some(requests::hangup()?)),
+        None => (super::stop_on_signals()?, None),
+    };
     let clients = unless_stopped(&stop, clients_of(&config)).await?;
     refuse_state(config.state.as_deref())?;
     // Whatever can be refused is asked for before a volume is opened, and a file made.
@@ -183,7 +186,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
             let begun = begin((server, &servers), &mut live, pin, invite.as_deref()).await;
             begun.and_then(|server| {
                 let serving = servers.run_beside(server.run(stop.clone()), stop.clone());
-                Events::new(serving, told, stop, reloads)
+                Ok(Events::new(serving, told, stop, hangup))
             })
         }
         Err(why) => Err(why),

@@ -40,12 +40,17 @@ pub(super) struct Events {
     role_changes: Option<RoleChanges>,
     /// The volumes of a cluster are being opened or closed.
     work: Option<JoinHandle<Done>>,
-    hangup: Signal,
+    /// What means a reload, if anything does.
+    hangup: Option<Signal>,
     stop: Stop,
     is_stopping: bool,
     /// The volumes are not opened or closed meanwhile.
     is_reloading: bool,
-    reloads: bool,
+}
+
+/// The end of the terminal, or what is called so.
+pub(super) fn hangup() -> Outcome<Signal> {
+    signal(SignalKind::hangup()).or_fail(|| "cannot listen for signals".to_owned())
 }
 
 enum Event {
@@ -65,18 +70,16 @@ enum Event {
 }
 
 impl Events {
-    /// Runs `serving`. The end of the terminal means a reload if it `reloads`.
+    /// Runs `serving`. What `hangup` tells of means a reload.
     pub(super) fn new(
         serving: impl Future<Output = bool> + Send + 'static,
         (control, newcomers, role_changes): (Option<Control>, Waiting, Option<RoleChanges>),
         stop: Stop,
-        reloads: bool,
-    ) -> Outcome<Self> {
-        let hangup = signal(SignalKind::hangup());
-        let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
+        hangup: Option<Signal>,
+    ) -> Self {
         let server = tokio::spawn(serving);
         let (work, is_stopping, is_reloading) = (None, false, false);
-        Ok(Self {
+        Self {
             server,
             control,
             newcomers,
@@ -86,8 +89,7 @@ impl Events {
             stop,
             is_stopping,
             is_reloading,
-            reloads,
-        })
+        }
     }
 
     /// The next event. Dropping this future loses none.
@@ -102,7 +104,7 @@ impl Events {
             ended = &mut self.server => {
                 Event::Ended(ended.or_fail(|| "the server broke down".to_owned()))
             }
-            Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
+            () = hung_up(self.hangup.as_mut()) => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
             role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => {
@@ -133,6 +135,16 @@ async fn role_change(role_changes: Option<&mut RoleChanges>) -> Role {
     match role_changes {
         Some(role_changes) => role_changes.next().await,
         None => std::future::pending().await,
+    }
+}
+
+async fn hung_up(hangup: Option<&mut Signal>) {
+    let received = match hangup {
+        Some(hangup) => hangup.recv().await,
+        None => None,
+    };
+    if received.is_none() {
+        std::future::pending().await
     }
 }
 
