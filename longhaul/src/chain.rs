@@ -202,9 +202,9 @@ impl Growth {
 impl Chain {
     /// Makes its store as large as that is now, or as `asked`; `None` if it is as it was. The chain itself changes
     /// in [`Chain::grow`].
-    pub fn prepare_growth(&self, asked: Option<Size>) -> Outcome<Option<Growth>> {
+    pub async fn prepare_growth(&self, asked: Option<Size>) -> Outcome<Option<Growth>> {
         let Some(grow) = &self.abilities.grow else { return Ok(None) };
-        let grown = grow.prepare(asked.map(|size| size.0));
+        let grown = grow.prepare(asked.map(|size| size.0)).await;
         let grown = grown.map_err(|why| explain(format!("cannot grow {}", self.uri), why))?;
         Ok(grown.map(Growth))
     }

@@ -4,15 +4,18 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::process::Signal;
 
 mod common;
+#[path = "common/port.rs"]
+mod port;
 
 use common::{LONGHAUL, Running, run};
+use port::Port;
 
 const MIB: u64 = 1 << 20;
 
@@ -30,7 +33,7 @@ impl Wire {
         let kept = Arc::clone(&sockets);
         thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
-                let Ok(server) = TcpStream::connect(server) else { return };
+                let Ok(server) = TcpStream::connect(server) else { continue };
                 let both = [(&client, &server), (&server, &client)];
                 for (from, to) in
                     both.map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap()))
@@ -106,11 +109,13 @@ impl Nbd {
 
 /// The next line of a program that holds `text`.
 fn says(program: &Running, text: &str) -> String {
+    let mut said = String::new();
     loop {
-        let line = program.line().unwrap_or_else(|| panic!("it never says {text:?}"));
+        let line = program.line().unwrap_or_else(|| panic!("it never says {text:?}, but: {said}"));
         if line.contains(text) {
             return line;
         }
+        said.push_str(&line);
     }
 }
 
@@ -145,7 +150,7 @@ fn attached_volume_that_grows_keeps_what_was_not_flushed_when_its_connection_is_
     disk.write(4096, &noise);
     fs::OpenOptions::new().write(true).open(path("disk.img")).unwrap().set_len(2 * MIB).unwrap();
     server.signal(Signal::HUP);
-    assert!(says(&server, "configuration").contains("grown disk"));
+    assert!(says(&server, "configuration applied").contains("grown disk"));
     disk.write(0, &noise[..4096]);
     wire.cut();
 
@@ -154,7 +159,7 @@ fn attached_volume_that_grows_keeps_what_was_not_flushed_when_its_connection_is_
     disk.write(MIB - 512, &[9; 512]);
     disk.flush();
     let said = says(&attached, "has grown");
-    assert!(said.contains("its first size is used"), "{said}");
+    assert!(said.contains("the rest is used when it is opened again"), "{said}");
     let (said, _) = run(&here("status"));
     assert!(said.contains("connected; the volume has grown by 1M"), "{said}");
     let there = fs::read(path("disk.img")).unwrap();
@@ -164,4 +169,106 @@ fn attached_volume_that_grows_keeps_what_was_not_flushed_when_its_connection_is_
     drop(disk);
     assert!(attached.stop().success());
     assert!(server.stop().success());
+}
+
+/// Starts a server of a volume, and says what its URI is.
+fn serve(home: &tempfile::TempDir, port: u16, uri: &str) -> (Running, String) {
+    let config = format!("listen = [\"127.0.0.1:{port}\"]\n[volumes.disk]\nuri = \"{uri}\"\n");
+    let name = if port == 0 { "gateway.toml" } else { "upstream.toml" };
+    fs::write(home.path().join(name), config).unwrap();
+    let server = Running::start(shell(&format!("serve --config {name}")).current_dir(home));
+    let ready = says(&server, "ready iscsi://");
+    (server, ready["ready ".len()..].to_owned())
+}
+
+/// A server that offers `disk.img` of its directory, and another of what it offers, by a wire that can be cut.
+struct Gateway {
+    home: tempfile::TempDir,
+    port: Port,
+    upstream: Running,
+    wire: Wire,
+    gateway: Running,
+    /// Where the gateway offers it.
+    uri: String,
+}
+
+impl Gateway {
+    fn new(size: u64) -> Self {
+        let (home, port) = (tempfile::tempdir().unwrap(), Port::reserve());
+        fs::File::create(home.path().join("disk.img")).unwrap().set_len(size).unwrap();
+        let (upstream, uri) = serve(&home, port.number, "file:disk.img\"\nserial = \"its own");
+        let (portal, rest) = uri["iscsi://".len()..].split_once('/').unwrap();
+        let wire = Wire::new(portal.parse().unwrap());
+        let (gateway, uri) = serve(&home, 0, &format!("iscsi://{}/{rest}", wire.address));
+        Self { home, port, upstream, wire, gateway, uri }
+    }
+
+    /// The file is that long, and its server knows it.
+    fn grow(&self, size: u64) {
+        let path = self.home.path().join("disk.img");
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(size).unwrap();
+        self.upstream.signal(Signal::HUP);
+        assert!(says(&self.upstream, "configuration applied").contains("grown disk"));
+    }
+
+    /// What a reload of the gateway has changed.
+    fn reload(&self) -> String {
+        self.gateway.signal(Signal::HUP);
+        says(&self.gateway, "configuration applied")
+    }
+
+    fn size(&self) -> u64 {
+        let (said, succeeded) = run(&mut shell(&format!("info --json {}", self.uri)));
+        assert!(succeeded.success(), "{said}");
+        let from = said.find('{').unwrap();
+        let info: serde_json::Value = serde_json::from_str(&said[from..]).unwrap();
+        info["size"].as_u64().unwrap()
+    }
+
+    /// Copies a file of its directory to the gateway.
+    fn copy(&self, name: &str) -> (String, ExitStatus) {
+        let script = format!("copy {name} {} --force", self.uri);
+        run(shell(&script).current_dir(&self.home))
+    }
+}
+
+#[test]
+fn a_gateway_offers_what_its_target_has_grown_by_once_it_is_reloaded() {
+    let there = Gateway::new(MIB);
+    assert!(there.reload().contains("nothing to tell sessions"));
+    there.grow(2 * MIB);
+    assert_eq!(there.size(), MIB, "sessions are not told before");
+    assert!(there.reload().contains("grown disk"));
+    assert_eq!(there.size(), 2 * MIB);
+
+    // Also after the connection was lost.
+    there.wire.cut();
+    let noise: Vec<u8> = (0..2 * MIB).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
+    fs::write(there.home.path().join("noise"), &noise).unwrap();
+    let (said, copied) = there.copy("noise");
+    assert!(copied.success(), "{said}");
+    assert!(fs::read(there.home.path().join("disk.img")).unwrap() == noise);
+    assert!(there.reload().contains("nothing to tell sessions"));
+    assert!(there.gateway.stop().success());
+    assert!(there.upstream.stop().success());
+}
+
+#[test]
+fn a_gateway_whose_target_is_out_of_reach_or_has_shrunk_is_reloaded_without_growth() {
+    let there = Gateway::new(MIB);
+    there.grow(2 * MIB);
+    assert!(there.reload().contains("grown disk"));
+    let Gateway { home, port, upstream, gateway, wire: _wire, .. } = there;
+    assert!(upstream.stop().success());
+    gateway.signal(Signal::HUP);
+    assert!(says(&gateway, "configuration applied").contains("nothing to tell sessions"));
+
+    // A file that has its first size again takes its place.
+    let path = home.path().join("disk.img");
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(MIB).unwrap();
+    let (upstream, _) =
+        serve(&home, port.number, "file:disk.img\"\nserial = \"its own\"\nsize = \"1M");
+    says(&gateway, "its size has changed");
+    gateway.signal(Signal::KILL);
+    assert!(upstream.stop().success());
 }

@@ -112,7 +112,7 @@ mod tests {
         fn reason(&self) -> Option<String> {
             None
         }
-        fn grown(&self) -> u64 {
+        fn not_offered(&self) -> u64 {
             0
         }
         fn seen(&self) -> Seen {

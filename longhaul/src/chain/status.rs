@@ -96,10 +96,10 @@ impl Observer {
 
 fn describe(store: &dyn Probe) -> String {
     match store.state() {
-        scsi::State::Connected => match store.grown() {
+        scsi::State::Connected => match store.not_offered() {
             0 => "connected".to_owned(),
             grown => format!(
-                "connected; the volume has grown by {}, which is used when it is attached again",
+                "connected; the volume has grown by {}, which is used when it is opened again",
                 Size(grown)
             ),
         },

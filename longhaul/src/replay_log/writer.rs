@@ -85,6 +85,11 @@ impl Writer {
         self.header.luks_uuid = uuid.map(str::to_owned);
     }
 
+    /// The volume has this many bytes. To be said before anything is saved.
+    pub fn set_size(&mut self, size: u64) {
+        self.header.size = size;
+    }
+
     /// Saves a change after those saved before.
     pub fn save(&mut self, change: Change) {
         self.progress.lock().given += 1;

@@ -147,7 +147,7 @@ impl Abilities {
 /// A store that can become larger.
 pub trait Grow: Send + Sync {
     /// Makes the store as large as it is now, or as `asked`; `None` if it is as it was. Nobody has been told yet.
-    fn prepare(&self, asked: Option<u64>) -> Result<Option<Growth>, OpenError>;
+    fn prepare(&self, asked: Option<u64>) -> BoxFuture<'_, Result<Option<Growth>, OpenError>>;
 }
 
 /// A store as it is when it has grown.
@@ -178,8 +178,8 @@ pub trait Probe: Send + Sync {
     /// Why there is no connection, or why the last one was lost.
     fn reason(&self) -> Option<String>;
 
-    /// The bytes by which it has grown since it was opened, which are used when it is opened again.
-    fn grown(&self) -> u64;
+    /// The bytes by which it is larger than is offered: it has grown.
+    fn not_offered(&self) -> u64;
 
     /// By what it is known when it is opened once more.
     fn seen(&self) -> Seen;

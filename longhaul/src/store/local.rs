@@ -134,12 +134,14 @@ impl Local {
 }
 
 impl Grow for Local {
-    fn prepare(&self, asked: Option<u64>) -> Result<Option<Growth>, OpenError> {
-        let stored = self.disk.file.len()?;
-        let Some(grown) = self.grown(asked)? else { return Ok(None) };
-        let file = Arc::clone(&self.disk.file);
-        let undo = Box::new(move || file.set_len(stored));
-        Ok(Some(Growth { grown: grown.opened("local"), undo }))
+    fn prepare(&self, asked: Option<u64>) -> BoxFuture<'_, Result<Option<Growth>, OpenError>> {
+        Box::pin(async move {
+            let stored = self.disk.file.len()?;
+            let Some(grown) = self.grown(asked)? else { return Ok(None) };
+            let file = Arc::clone(&self.disk.file);
+            let undo = Box::new(move || file.set_len(stored));
+            Ok(Some(Growth { grown: grown.opened("local"), undo }))
+        })
     }
 }
 

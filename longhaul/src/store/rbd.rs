@@ -283,18 +283,20 @@ fn extents(span: Span, allocated: &[(u64, u64)], block: u64) -> Vec<Extent> {
 }
 
 impl Grow for Rbd {
-    fn prepare(&self, _asked: Option<u64>) -> Result<Option<Growth>, OpenError> {
-        let (from, block_size) = (self.shape.size, self.shape.block_size);
-        let size = whole_blocks(self.shared.image.size()?, block_size)?;
-        if size < from {
-            return Err(OpenError::Shrinks { from, to: size });
-        }
-        if size == from {
-            return Ok(None);
-        }
-        let shape = Shape { size, ..self.shape.clone() };
-        let grown = Self { shape, shared: Arc::clone(&self.shared) };
-        Ok(Some(Growth { grown: grown.opened(), undo: Box::new(|| Ok(())) }))
+    fn prepare(&self, _asked: Option<u64>) -> BoxFuture<'_, Result<Option<Growth>, OpenError>> {
+        Box::pin(async {
+            let (from, block_size) = (self.shape.size, self.shape.block_size);
+            let size = whole_blocks(self.shared.image.size()?, block_size)?;
+            if size < from {
+                return Err(OpenError::Shrinks { from, to: size });
+            }
+            if size == from {
+                return Ok(None);
+            }
+            let shape = Shape { size, ..self.shape.clone() };
+            let grown = Self { shape, shared: Arc::clone(&self.shared) };
+            Ok(Some(Growth { grown: grown.opened(), undo: Box::new(|| Ok(())) }))
+        })
     }
 }
 

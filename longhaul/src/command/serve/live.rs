@@ -174,7 +174,7 @@ impl Live {
         self.refuse_rename(&config, &added)?;
         refuse_state(config.state.as_deref())?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
-        let growths = match self.prepare_growth(&config, filter) {
+        let growths = match self.prepare_growth(&config, filter).await {
             Ok(growths) => growths,
             Err(why) => {
                 discard(chains, &added, config.state.as_deref()).await;
@@ -292,10 +292,11 @@ impl Live {
         Ok(())
     }
 
-    /// Makes files as large as the configuration says, and turns the log as `filter` says: both, or neither.
-    fn prepare_growth(&self, config: &Config, filter: EnvFilter) -> Outcome<Growths> {
+    /// Makes files as large as the configuration says, and finds out which other stores have grown; and turns the log as `filter` says: both, or neither.
+    async fn prepare_growth(&self, config: &Config, filter: EnvFilter) -> Outcome<Growths> {
         let mut growths = Growths::new();
-        let outcome = self.grow_files(config, &mut growths).and_then(|()| self.log.1.turn(filter));
+        let grown = self.grow_stores(config, &mut growths).await;
+        let outcome = grown.and_then(|()| self.log.1.turn(filter));
         match outcome {
             Ok(()) => Ok(growths),
             Err(why) => {
@@ -305,10 +306,10 @@ impl Live {
         }
     }
 
-    fn grow_files(&self, config: &Config, growths: &mut Growths) -> Outcome {
+    async fn grow_stores(&self, config: &Config, growths: &mut Growths) -> Outcome {
         for Served { name, size, .. } in &config.volumes {
             let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
-            let growth = chain.prepare_growth(*size);
+            let growth = chain.prepare_growth(*size).await;
             let growth = growth.map_err(|why| why.within(&format!("volume {name}")))?;
             growths.extend(growth.map(|growth| (name.clone(), growth)));
         }

@@ -12,7 +12,10 @@ use volume::{Gate, Span, Volume as _};
 use super::super::scsi::{
     Disk, Identity, MarkCheck, Predecessor, Seen, Session, State, Transport, Unguarded, Watched,
 };
-use super::{Abilities, BoxFuture, Close, OneWriter, Opened, Probe, TargetInfo, TransportInfo};
+use super::{
+    Abilities, BoxFuture, Close, Grow, Growth, OneWriter, OpenError, Opened, Probe, TargetInfo,
+    TransportInfo,
+};
 use crate::attachments::UnitAddress;
 use crate::net::tcp_tuning;
 use crate::replay_log::{Header, Saved};
@@ -40,12 +43,29 @@ impl<T: Transport<Session: Described>> Disk<T> {
     pub fn opened(self) -> Opened {
         let disk = Arc::new(self);
         let abilities = Abilities {
+            grow: Some(disk.clone()),
             probe: Some(disk.clone()),
             close: Some(disk.clone()),
             writer: Some(disk.clone()),
             ..Abilities::default()
         };
         Opened { volume: Arc::new(Gate::new(T::Session::STORE, disk)), worker: None, abilities }
+    }
+}
+
+impl<T: Transport<Session: Described>> Grow for Disk<T> {
+    /// What is not there, or does not answer, has not grown: nothing else waits for that.
+    fn prepare(&self, _asked: Option<u64>) -> BoxFuture<'_, Result<Option<Growth>, OpenError>> {
+        Box::pin(async {
+            let Some(grown) = self.grown().await else { return Ok(None) };
+            grown.offer();
+            let before = self.of_size(self.shape().size);
+            let undo = move || {
+                before.offer();
+                Ok(())
+            };
+            Ok(Some(Growth { grown: grown.opened(), undo: Box::new(undo) }))
+        })
     }
 }
 
@@ -90,8 +110,8 @@ impl<T: Transport<Session: Described>> Probe for Disk<T> {
         self.reason()
     }
 
-    fn grown(&self) -> u64 {
-        self.grown()
+    fn not_offered(&self) -> u64 {
+        self.not_offered()
     }
 
     fn seen(&self) -> Seen {

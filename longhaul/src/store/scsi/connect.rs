@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,6 +43,9 @@ const RESERVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The longest a target may have us wait that has not proven who says so. It could be hours by the protocol.
 const UNPROVEN_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long a unit may take to say how large it is.
+const SIZE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long the tasks of a unit that was reset may take to be answered. Without TAS those that were aborted never are.
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
@@ -83,6 +86,8 @@ pub(super) struct Connector<T: Transport> {
     not_saved: Mutex<Option<Span>>,
     /// Where changes are told of.
     pub(super) watch: Watch,
+    /// How many bytes of the unit are offered.
+    offered: AtomicU64,
     /// Somebody waits for the end.
     is_leaving: AtomicBool,
 }
@@ -115,6 +120,7 @@ impl<T: Transport> Connector<T> {
             replay_log: Mutex::default(),
             not_saved: Mutex::default(),
             watch: Watch::default(),
+            offered: AtomicU64::default(),
             is_leaving: AtomicBool::default(),
         }
     }
@@ -130,7 +136,39 @@ impl<T: Transport> Connector<T> {
     pub(super) fn watch_over(self, link: Link<T::Session>) -> Arc<Supervisor<Self>> {
         let settings = self.settings(link.shape().write_cache);
         *self.replay_log() = self.new_replay_log(&link);
+        self.offer(link.shape().size);
         Supervisor::start(self, settings, link, Arc::new(Tokio::default()))
+    }
+
+    /// How many bytes of the unit are offered.
+    pub(super) fn offered(&self) -> u64 {
+        self.offered.load(Ordering::Relaxed)
+    }
+
+    /// From now on `size` bytes of the unit are offered, where changes may be made that a replay log has to save.
+    pub(super) fn offer(&self, size: u64) {
+        self.offered.store(size, Ordering::Relaxed);
+        if let Some(log) = &mut *self.replay_log() {
+            log.set_size(size);
+        }
+    }
+
+    /// How large the unit is now, if it says so soon: who waits can go on with the size that is offered.
+    pub(super) async fn ask_size(&self, link: &Link<T::Session>) -> Option<u64> {
+        let asked = tokio::time::timeout(SIZE_WITHIN, link.ask_size()).await;
+        let target = self.to_string();
+        let offered = self.offered();
+        match asked {
+            Ok(Ok(size)) if size < offered => {
+                tracing::error!(target, offered, size, "the volume has shrunk: its end is lost");
+            }
+            Ok(Ok(size)) => return Some(size),
+            Ok(Err(why)) => {
+                tracing::warn!(target, why = %OneLine(&why), "cannot ask how large the volume is");
+            }
+            Err(_) => tracing::warn!(target, "the volume does not say how large it is: no answer"),
+        }
+        None
     }
 
     /// Reserves the unit of a first link, unless it is shared or only read.
@@ -327,6 +365,9 @@ impl<T: Transport> Connector<T> {
         let link = self.open(session).await?;
         if let Some(what) = link.device().differs(before) {
             return Err(OpenError::Changed(what));
+        }
+        if link.device().size() < self.offered() {
+            return Err(OpenError::Changed("size"));
         }
         match self.refuse_other(&link).await {
             Ok(()) => Ok(link),
@@ -537,19 +578,19 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
         attempt.map_err(|why| Refused { effect: self.effect(&why), why: Arc::new(why) })
     }
 
-    /// A volume's size is fixed while it is open, as that of an NBD export is: the rest waits for the next time.
-    fn connected(&self, first: &Self::Volume, last: &Self::Volume, new: &Self::Volume) {
+    /// What is offered of a unit does not change by itself, as the size of an NBD export does not.
+    fn connected(&self, last: &Self::Volume, new: &Self::Volume) {
         if self.is_leaving.load(Ordering::Relaxed) {
             new.session().hurry();
         }
-        let (used, size) = (first.device().size(), new.device().size());
-        if size > last.device().size() {
+        let (used, size) = (self.offered(), new.device().size());
+        if size > used.max(last.device().size()) {
             let target = self.to_string();
             tracing::warn!(
                 target,
                 used,
                 size,
-                "the volume has grown: its first size is used until it is opened again"
+                "the volume has grown: the rest is used when it is opened again, or its server reads its configuration again"
             );
         }
     }

@@ -130,7 +130,7 @@ impl Device {
 
     /// Its size in bytes.
     pub(super) const fn size(&self) -> u64 {
-        self.capacity.blocks.saturating_mul(self.capacity.block_size as u64)
+        size(&self.capacity)
     }
 
     /// Whether the target is known to end the tasks of a session before it lets the next one in, as
@@ -144,6 +144,11 @@ impl Device {
     pub(super) fn is_longhaul(&self) -> bool {
         self.standard.vendor.trim() == "LONGHAUL"
     }
+}
+
+/// In bytes.
+pub(super) const fn size(capacity: &Capacity) -> u64 {
+    capacity.blocks.saturating_mul(capacity.block_size as u64)
 }
 
 /// An answer, or none where the unit does not know the question. Some refuse it without sense data.
@@ -165,7 +170,8 @@ fn unless_reserved<T>(answer: Result<T, UnitError>) -> Result<Option<T>, UnitErr
     }
 }
 
-async fn capacity<S: Session>(unit: &Unit<S>) -> Result<Capacity, DeviceError> {
+/// How large the unit is.
+pub(super) async fn capacity<S: Session>(unit: &Unit<S>) -> Result<Capacity, DeviceError> {
     let wrong = |error| DeviceError::Answer("READ CAPACITY data", error);
     if let Some(bytes) = answered(unit.ask(Command::read_capacity_16()).await)? {
         return Capacity::parse_16(&bytes).map_err(wrong);

@@ -38,9 +38,14 @@ const LOGGED_OUT_WITHIN: Duration = Duration::from_secs(2);
 /// How long the end waits for changes that are under way before the reservation is given back.
 const CHANGED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A disk behind a SCSI target.
+/// A disk behind a SCSI target, with the size that it had when it was opened, or [has grown to](Disk::grown).
 pub struct Disk<T: Transport> {
     shape: Shape,
+    shared: Arc<Shared<T>>,
+}
+
+/// What is the same of a disk that has grown.
+struct Shared<T: Transport> {
     tells_extents: bool,
     /// Each write comes in a buffer that holds little else.
     own_buffers: AtomicBool,
@@ -51,7 +56,7 @@ pub struct Disk<T: Transport> {
 
 impl<T: Transport> fmt::Debug for Disk<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disk").field("supervisor", &self.supervisor).finish_non_exhaustive()
+        f.debug_struct("Disk").field("supervisor", &self.shared.supervisor).finish_non_exhaustive()
     }
 }
 
@@ -89,21 +94,41 @@ impl<T: Transport> Disk<T> {
         let supervisor = connector.watch_over(link);
         supervisor.run(attend(Arc::downgrade(&supervisor), every));
         let (own_buffers, groups) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Self { shape, tells_extents, own_buffers, groups, supervisor })
+        let shared = Arc::new(Shared { tells_extents, own_buffers, groups, supervisor });
+        Ok(Self { shape, shared })
+    }
+
+    /// The same disk as large as its unit is now; `None` if that is no larger, or does not say. Whoever has this one goes on
+    /// with the size that it had.
+    pub async fn grown(&self) -> Option<Self> {
+        let size = self.connector().ask_size(&self.link()).await?;
+        (size > self.shape.size).then(|| self.of_size(size))
+    }
+
+    /// The same disk, of which that many bytes are used.
+    #[must_use]
+    pub fn of_size(&self, size: u64) -> Self {
+        let shape = Shape { size, ..self.shape.clone() };
+        Self { shape, shared: Arc::clone(&self.shared) }
+    }
+
+    /// From now on its unit is offered with the size of this one: another link must lead to one that is as large.
+    pub fn offer(&self) {
+        self.connector().offer(self.shape.size);
     }
 
     /// From now on each write comes in a buffer that holds little else: what is kept of it needs no copy.
     pub fn expect_own_buffers(&self) {
-        self.own_buffers.store(true, Ordering::Relaxed);
+        self.shared.own_buffers.store(true, Ordering::Relaxed);
     }
 
     fn connector(&self) -> &Connector<T> {
-        self.supervisor.transport()
+        self.shared.supervisor.transport()
     }
 
     /// The unit on the session there is, or was last.
     pub(in crate::store) fn link(&self) -> Arc<Link<T::Session>> {
-        self.supervisor.link()
+        self.shared.supervisor.link()
     }
 
     /// The session there is, or was last.
@@ -115,7 +140,7 @@ impl<T: Transport> Disk<T> {
     /// How the connection is.
     #[must_use]
     pub fn state(&self) -> State {
-        match self.supervisor.status() {
+        match self.shared.supervisor.status() {
             (Status::Connected, _) => State::Connected,
             (Status::Reconnecting { since, attempts }, now) => {
                 State::Reconnecting { lasted: now.saturating_sub(since), attempts }
@@ -130,7 +155,7 @@ impl<T: Transport> Disk<T> {
     /// Writes that were acknowledged and are not durable, and their bytes.
     #[must_use]
     pub fn unflushed(&self) -> (usize, usize) {
-        self.supervisor.unflushed()
+        self.shared.supervisor.unflushed()
     }
 
     /// Whether it is given up, so that nothing is carried out any more.
@@ -144,7 +169,7 @@ impl<T: Transport> Disk<T> {
     #[must_use]
     pub fn has_flushed_all(&self) -> bool {
         self.shape.read_only
-            || (self.connector().keeps_changes() && self.supervisor.has_flushed_all())
+            || (self.connector().keeps_changes() && self.shared.supervisor.has_flushed_all())
     }
 
     /// From now on the volume must have this LUKS UUID, or the one that is written to it: another that answers in its place
@@ -209,23 +234,23 @@ impl<T: Transport> Disk<T> {
     /// Why there is no connection, or why the last one was lost: the cause and all beneath it.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
-        self.supervisor.reason()
+        self.shared.supervisor.reason()
     }
 
-    /// The bytes by which the volume has grown since it was opened. They are used when it is opened again.
+    /// The bytes that the unit has and are not offered: it has grown since.
     #[must_use]
-    pub fn grown(&self) -> u64 {
-        self.link().device().size().saturating_sub(self.supervisor.first().device().size())
+    pub fn not_offered(&self) -> u64 {
+        self.link().device().size().saturating_sub(self.connector().offered())
     }
 
     /// From now on an outage is waited for as long as this, or for ever.
     pub fn set_outage_limit(&self, patience: Option<Duration>) {
-        self.supervisor.set_outage_limit(patience);
+        self.shared.supervisor.set_outage_limit(patience);
     }
 
     /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.
     pub fn leave(&self, grace: Duration) {
-        self.supervisor.leave(grace);
+        self.shared.supervisor.leave(grace);
     }
 
     /// The replay log that the reservation was kept for is written: it is given back at the end.
@@ -280,12 +305,12 @@ impl<T: Transport> Disk<T> {
     /// Nothing is written any more once it is not.
     pub fn mark(&self, span: Span, is_ours: MarkCheck) {
         self.connector().reservation.set_mark(Mark { span, is_ours });
-        self.supervisor.run(watch_mark(Arc::downgrade(&self.supervisor)));
+        self.shared.supervisor.run(watch_mark(Arc::downgrade(&self.shared.supervisor)));
     }
 
     /// Waits, not for ever, until every change has ended; whether all have. Only then may the mark be removed.
     pub async fn is_quiet(&self) -> bool {
-        let quiet = tokio::time::timeout(CHANGED_WITHIN, self.supervisor.quiet());
+        let quiet = tokio::time::timeout(CHANGED_WITHIN, self.shared.supervisor.quiet());
         let is_quiet = quiet.await.is_ok();
         if !is_quiet {
             let target = self.connector().to_string();
@@ -302,7 +327,7 @@ impl<T: Transport> Disk<T> {
     /// Ends it: requests that wait for a connection fail, those in flight are waited for, the reservation is
     /// given back, and the session logs out. If a change does not end for long, the volume stays reserved.
     pub async fn close(&self) {
-        self.supervisor.close();
+        self.shared.supervisor.close();
         self.release().await;
         let session = self.session();
         session.close().await;
@@ -313,7 +338,7 @@ impl<T: Transport> Disk<T> {
 
     /// The same of a disk that was not used: a session whose target does not answer is not waited for.
     pub async fn let_go(&self) {
-        self.supervisor.close();
+        self.shared.supervisor.close();
         self.release().await;
         let session = self.session();
         if tokio::time::timeout(LOGGED_OUT_WITHIN, session.close()).await.is_err() {
@@ -352,7 +377,7 @@ impl<T: Transport> Disk<T> {
             self.connector().reservation.note_change();
             let is_durable = !self.shape.write_cache || change.durability() == Durability::Durable;
             let tracked = self.connector().track(&change);
-            let changed = self.supervisor.change(change, range(span), weight).await;
+            let changed = self.shared.supervisor.change(change, range(span), weight).await;
             if changed.is_ok() {
                 self.connector().watch.changed(span);
             }
@@ -366,7 +391,7 @@ impl<T: Transport> Disk<T> {
     /// What is not durable may be lost, so that an older block was read. Waits until that would be known.
     async fn settle(&self, link: &Link<T::Session>, span: Span) -> Result<(), UnitError> {
         let session = link.session();
-        if session.has_several_connections() && self.supervisor.is_unflushed(&range(span)) {
+        if session.has_several_connections() && self.shared.supervisor.is_unflushed(&range(span)) {
             session.settle().await.map_err(UnitError::Lost)?;
         }
         Ok(())
@@ -374,7 +399,7 @@ impl<T: Transport> Disk<T> {
 
     /// Gives the reservation back, if it is still ours to give.
     async fn release(&self) {
-        let (reservation, over) = (&self.connector().reservation, self.supervisor.over());
+        let (reservation, over) = (&self.connector().reservation, self.shared.supervisor.over());
         let is_quiet = reservation.is_held() && self.is_quiet().await;
         // It is in its file, and noted, before anybody else may have the volume.
         let has_replay_log = self.has_replay_log().await;
@@ -397,7 +422,7 @@ impl<T: Transport> Disk<T> {
 }
 
 /// A disk that is forgotten does not try to connect again.
-impl<T: Transport> Drop for Disk<T> {
+impl<T: Transport> Drop for Shared<T> {
     fn drop(&mut self) {
         self.supervisor.close();
     }
@@ -415,7 +440,7 @@ impl<T: Transport> Volume for Disk<T> {
                 self.settle(&link, span).await?;
                 Ok(bytes)
             };
-            let bytes = self.supervisor.read(range(span), read).await;
+            let bytes = self.shared.supervisor.read(range(span), read).await;
             let bytes = bytes.map_err(failed(Verb::Read, span))?;
             // A residual may say that less came; a volume has no less.
             if bytes.len() as u64 != span.len {
@@ -426,7 +451,7 @@ impl<T: Transport> Volume for Disk<T> {
     }
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        let is_alone = self.own_buffers.load(Ordering::Relaxed);
+        let is_alone = self.shared.own_buffers.load(Ordering::Relaxed);
         self.change(Change::Write { at, data, durability, is_alone }, Verb::Write)
     }
 
@@ -444,18 +469,18 @@ impl<T: Transport> Volume for Disk<T> {
     fn flush(&self) -> Work<'_, ()> {
         Box::pin(async move {
             let covered = self.connector().identity.covered();
-            self.supervisor.flush().await.map_err(failed(Verb::Flush, None))?;
+            self.shared.supervisor.flush().await.map_err(failed(Verb::Flush, None))?;
             self.connector().flushed(covered);
             Ok(())
         })
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
-        self.tells_extents.then_some(self)
+        self.shared.tells_extents.then_some(self)
     }
 
     fn is_saving(&self) -> bool {
-        self.supervisor.is_saving()
+        self.shared.supervisor.is_saving()
     }
 
     fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
@@ -464,26 +489,26 @@ impl<T: Transport> Volume for Disk<T> {
         let change = Change::Write { at, data, durability, is_alone: false };
         let kept = (range(span), change.weight());
         Box::pin(async move {
-            let refused = self.supervisor.refuse(change, kept, UnitError::Part).await;
+            let refused = self.shared.supervisor.refuse(change, kept, UnitError::Part).await;
             refused.map_err(failed(Verb::Write, span))
         })
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
-        self.supervisor.first().keeps_order().then_some(self)
+        self.shared.supervisor.first().keeps_order().then_some(self)
     }
 }
 
 impl<T: Transport> Ordered for Disk<T> {
     fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
-        let group = Arc::new(Group::new(self.groups.fetch_add(1, Ordering::Relaxed), group));
+        let group = Arc::new(Group::new(self.shared.groups.fetch_add(1, Ordering::Relaxed), group));
         self.connector().reservation.note_change();
         let tracked: Vec<_> =
             group.changes.iter().filter_map(|change| self.connector().track(change)).collect();
         let change = Change::Group(Arc::clone(&group));
         let (span, weight) = (change.span(), change.weight());
         // It has its place from here on, whenever it is polled.
-        let changed = self.supervisor.change(change, range(span), weight);
+        let changed = self.shared.supervisor.change(change, range(span), weight);
         Box::pin(async move {
             let changed = changed.await;
             if changed.is_ok() {
@@ -504,7 +529,7 @@ impl<T: Transport> ExtentMap for Disk<T> {
                 self.settle(&link, span).await?;
                 Ok(runs)
             };
-            let runs = self.supervisor.read(range(span), runs).await;
+            let runs = self.shared.supervisor.read(range(span), runs).await;
             runs.map_err(failed(Verb::Extents, span))
         })
     }

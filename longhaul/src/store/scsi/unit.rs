@@ -283,7 +283,8 @@ fn judge_sense(sense: Sense, completion: Completion) -> Verdict {
 fn note(sense: &Sense) {
     if sense.additional == Additional::CAPACITY_CHANGED {
         tracing::warn!(
-            "the size of the unit has changed: its first size is used until it is opened again"
+            "the size of the unit has changed: the volume is as large as it was until it is opened again, or its server reads its \
+             configuration again"
         );
     }
     tracing::info!(%sense, "unit attention");

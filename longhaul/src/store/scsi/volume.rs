@@ -13,7 +13,7 @@ use proto::scsi::writer::{self, NotHeld, Registrants};
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::change::{Change, usize_of, within};
-use super::device::{Device, DeviceError};
+use super::device::{self, Device, DeviceError};
 use super::group_order::GroupOrder;
 use super::session::{Session, TransferLimits};
 use super::unit::{Unit, UnitError};
@@ -274,6 +274,14 @@ impl<S: Session> Link<S> {
 
     const fn is_short(&self) -> bool {
         self.device.capacity.blocks <= SHORT_COMMANDS_BLOCKS
+    }
+
+    /// How large the unit is now, in bytes. One of which blocks could not be addressed on this link is as large as it was.
+    pub(super) async fn ask_size(&self) -> Result<u64, DeviceError> {
+        let capacity = device::capacity(&self.unit).await?;
+        let is_same = capacity.block_size == self.device.capacity.block_size;
+        let is_addressed = !self.is_short() || capacity.blocks <= SHORT_COMMANDS_BLOCKS;
+        Ok(if is_same && is_addressed { device::size(&capacity) } else { self.device.size() })
     }
 
     async fn write(&self, at: u64, data: Bytes, durability: Durability) -> Result<(), UnitError> {

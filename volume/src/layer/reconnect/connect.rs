@@ -48,8 +48,8 @@ pub trait Connect: fmt::Display + fmt::Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Self::Volume, Refused>> + Send;
 
     /// There is another connection in the place of the last one.
-    fn connected(&self, first: &Self::Volume, last: &Self::Volume, new: &Self::Volume) {
-        let _ = (first, last, new);
+    fn connected(&self, last: &Self::Volume, new: &Self::Volume) {
+        let _ = (last, new);
     }
 
     /// Returns when a connection has ended.

@@ -386,7 +386,7 @@ impl<C: Connect> Supervisor<C> {
             Ok(link) => {
                 let (kept, bytes) = state.machine.unflushed();
                 tracing::warn!(target, kept, bytes, "connected again");
-                self.connect.connected(&self.first, &state.link.1, &link);
+                self.connect.connected(&state.link.1, &link);
                 state.link = (state.link.0 + 1, Arc::new(link));
                 state.machine.connected(self.runtime.now());
             }
