@@ -263,4 +263,25 @@ mod tests {
         }
         check(&command());
     }
+
+    #[test]
+    fn headings_of_shared_options_hold_no_others() {
+        fn check(command: &clap::Command) {
+            let name = command.get_name();
+            for argument in command.get_arguments() {
+                let Some(heading) = argument.get_help_heading() else { continue };
+                let id = argument.get_id();
+                assert!(!argument.is_positional(), "{name}: {id} is under {heading}");
+                let expected = match heading {
+                    "Connection" => &["connections", "reconnect-for", "replay-log"][..],
+                    "Other writers" => &["take-over", "shared"],
+                    _ => continue,
+                };
+                let is_one = argument.get_long().is_some_and(|long| expected.contains(&long));
+                assert!(is_one, "{name}: {id} is under {heading}");
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+    }
 }

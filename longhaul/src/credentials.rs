@@ -73,28 +73,30 @@ options! {
     }
 }
 
+/// The heading of these options. Each names it: one of the whole struct would hold for the options behind it too.
+const HEADING: &str = "Authentication (CHAP)";
+
 /// The CHAP options of every command that logs in to a target, or lets others log in.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Authentication (CHAP)")]
 pub struct ChapArgs {
-    #[arg(long, value_name = "NAME", help = const { option(CHAP, "chap_user").help })]
+    #[arg(help_heading = HEADING, long, value_name = "NAME", help = const { option(CHAP, "chap_user").help })]
     chap_user: Option<String>,
-    #[arg(long, value_name = "PATH", help = const { option(CHAP, "chap_secret_file").help })]
+    #[arg(help_heading = HEADING, long, value_name = "PATH", help = const { option(CHAP, "chap_secret_file").help })]
     #[arg(requires = "chap_user")]
     chap_secret_file: Option<PathBuf>,
-    #[arg(long, value_name = "VAR", help = const { option(CHAP, "chap_secret_env").help })]
+    #[arg(help_heading = HEADING, long, value_name = "VAR", help = const { option(CHAP, "chap_secret_env").help })]
     #[arg(requires = "chap_user", conflicts_with = "chap_secret_file")]
     chap_secret_env: Option<String>,
-    #[arg(long, value_name = "NAME", help = const { option(CHAP, "chap_mutual_user").help })]
+    #[arg(help_heading = HEADING, long, value_name = "NAME", help = const { option(CHAP, "chap_mutual_user").help })]
     #[arg(requires = "chap_user")]
     chap_mutual_user: Option<String>,
-    #[arg(long, value_name = "PATH", help = const { option(CHAP, "chap_mutual_secret_file").help })]
+    #[arg(help_heading = HEADING, long, value_name = "PATH", help = const { option(CHAP, "chap_mutual_secret_file").help })]
     #[arg(requires = "chap_mutual_user")]
     chap_mutual_secret_file: Option<PathBuf>,
-    #[arg(long, value_name = "VAR", help = const { option(CHAP, "chap_mutual_secret_env").help })]
+    #[arg(help_heading = HEADING, long, value_name = "VAR", help = const { option(CHAP, "chap_mutual_secret_env").help })]
     #[arg(requires = "chap_mutual_user", conflicts_with = "chap_mutual_secret_file")]
     chap_mutual_secret_env: Option<String>,
-    #[arg(long, help = const { option(WEAK, "chap_weak").help })]
+    #[arg(help_heading = HEADING, long, help = const { option(WEAK, "chap_weak").help })]
     chap_weak: bool,
 }
 

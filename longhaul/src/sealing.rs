@@ -24,22 +24,24 @@ use crate::secret::{keep, refuse_shared};
 /// The most bytes of an identity file: a key, and remarks.
 const FILE_MAX: u64 = 4096;
 
+/// The heading of these options. Each names it: one of the whole struct would hold for the options behind it too.
+const HEADING: &str = "Secure sessions";
+
 /// With whom the sessions of a client are secure.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Secure sessions")]
 pub struct SealingArgs {
     /// Who this machine is: a file made by `longhaul identity new`
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE")]
     identity: Option<PathBuf>,
     /// The public key the target must have, unless the URI ends in ?pin=KEY
-    #[arg(long, value_name = "KEY", conflicts_with = "chap_user")]
+    #[arg(help_heading = HEADING, long, value_name = "KEY", conflicts_with = "chap_user")]
     pin: Option<PublicKey>,
     /// What a secure session gives: `encrypt`, unless this says `integrity`, which is enough for
     /// encrypted volumes
-    #[arg(long, value_name = "PROTECTION")]
+    #[arg(help_heading = HEADING, long, value_name = "PROTECTION")]
     protection: Option<Protection>,
     /// The key of the site, for HyperSCSI: a file made by `longhaul identity site-key`
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE")]
     site_key: Option<PathBuf>,
 }
 

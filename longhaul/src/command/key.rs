@@ -42,6 +42,9 @@ Examples:
 Pass-phrases are asked for on the terminal unless an option names a file or a variable. Volumes are
 LUKS2: any Linux opens them with cryptsetup.";
 
+/// The heading of the options that name pass-phrases, and say what deriving their keys may cost.
+const PASS_PHRASES: &str = "Pass-phrases";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Make a new encrypted volume; what was on it is lost
@@ -62,7 +65,7 @@ enum Command {
         sheet: Option<PathBuf>,
         #[command(flatten)]
         cipher: CipherArgs,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
         #[command(flatten)]
         cost: CostArgs,
@@ -71,7 +74,7 @@ enum Command {
     Add {
         #[command(flatten)]
         on: VolumeArgs,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
         #[command(flatten)]
         new: NewSecretArgs,
@@ -88,14 +91,14 @@ enum Command {
         /// Remove even the last one, after which nobody can open the volume; with --slot, ask for nothing
         #[arg(long)]
         force: bool,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
     },
     /// Replace a pass-phrase by another one
     Change {
         #[command(flatten)]
         on: VolumeArgs,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
         #[command(flatten)]
         new: NewSecretArgs,
@@ -120,7 +123,7 @@ enum Command {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
     },
     /// Make a page to print, with a key slot of its own as words, and what to do in an emergency
@@ -133,7 +136,7 @@ enum Command {
         output: PathBuf,
         #[command(flatten)]
         notes: NoteArgs,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
         #[command(flatten)]
         cost: CostArgs,
@@ -157,7 +160,7 @@ enum Command {
         /// Restore it over another header, that of the volume with this UUID: what is on it cannot be read any more
         #[arg(long, value_name = "UUID")]
         replace: Option<String>,
-        #[command(flatten)]
+        #[command(flatten, next_help_heading = PASS_PHRASES)]
         secret: SecretArgs,
     },
 }

@@ -20,6 +20,10 @@ use crate::secret::{SecretArgs, Source};
 use crate::state_dir::state_dir;
 use crate::store::iscsi::{Connections, Writers};
 
+/// Headings that each option names: one of a whole struct would hold for the options behind it too.
+const CONNECTION: &str = "Connection";
+const OTHER_WRITERS: &str = "Other writers";
+
 /// How to log in to a target.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct LoginArgs {
@@ -32,7 +36,7 @@ pub(super) struct LoginArgs {
     sealing: SealingArgs,
     #[arg(long, value_name = "N|auto", help = const { option(UPSTREAM, "connections").help })]
     #[arg(default_value = const { option(UPSTREAM, "connections").default_value() })]
-    #[arg(help_heading = "Connection")]
+    #[arg(help_heading = CONNECTION)]
     connections: Connections,
 }
 
@@ -56,10 +60,9 @@ impl LoginArgs {
 
 /// How a lost connection is met.
 #[derive(Args, Clone, Copy, Debug, Default)]
-#[command(next_help_heading = "Connection")]
 pub(super) struct OutageArgs {
     /// Wait so long for a lost connection before requests fail: 90s, 5m, 2h, forever; 0s for not at all
-    #[arg(long, value_name = "DURATION|forever")]
+    #[arg(help_heading = CONNECTION, long, value_name = "DURATION|forever")]
     reconnect_for: Option<ReconnectLimit>,
 }
 
@@ -72,13 +75,12 @@ impl OutageArgs {
 
 /// Who else may write to a volume behind a target.
 #[derive(Args, Clone, Copy, Debug, Default)]
-#[command(next_help_heading = "Other writers")]
 pub(super) struct WriterArgs {
     /// Take the volume over from another writer, which can write nothing more
-    #[arg(long, conflicts_with = "shared")]
+    #[arg(help_heading = OTHER_WRITERS, long, conflicts_with = "shared")]
     take_over: bool,
     /// Others may write at the same time: a cluster file system coordinates them
-    #[arg(long)]
+    #[arg(help_heading = OTHER_WRITERS, long)]
     shared: bool,
 }
 
@@ -103,11 +105,10 @@ impl WriterArgs {
 
 /// Where acknowledged writes go that a volume behind a network could not be given any more.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Connection")]
 pub(super) struct ReplayLogArgs {
     /// Keep what was acknowledged or under way, and not flushed, in a file in this directory if the volume has to be given up, for
     /// `longhaul replay` [default: /var/lib/longhaul; for users ~/.local/state/longhaul]
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = CONNECTION, long, value_name = "DIR")]
     replay_log: Option<PathBuf>,
     /// The state directory of a server, for a user without one.
     #[arg(skip)]
