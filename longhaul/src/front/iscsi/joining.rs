@@ -90,22 +90,24 @@ impl Drop for Joins {
     }
 }
 
-/// The place in the session that a connection may join: that of the same initiator port (RFC 7143, 6.3.1), with the same target and
-/// by the same portal group (RFC 7143, 4.4.1), proven and secured as its first connection was.
+/// The place in the session that a connection may join: that of the same client and initiator port (RFC 7143, 6.3.1), with the
+/// same target and by the same portal group (RFC 7143, 4.4.1), secured as its first connection was. Of a session of another
+/// client it is not told that there is one: names, ISIDs and TSIHs are in clear and prove nothing.
 pub(super) fn session_to_join(
     sessions: &Sessions<SessionInfo>,
     tsih: u16,
     (identity, info): (&Identity, &SessionInfo),
     quota: ClientQuota,
 ) -> Result<Place, LoginStatus> {
-    let entry = sessions.find(tsih).filter(|entry| entry.identity.initiator == identity.initiator);
+    let is_own =
+        |there: &Identity| there.client == identity.client && there.initiator == identity.initiator;
+    let entry = sessions.find(tsih).filter(|entry| is_own(&entry.identity));
     let entry = entry.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
     let there = &entry.identity;
     if there.target != identity.target || there.target_port != identity.target_port {
         return Err(LoginStatus::CANNOT_INCLUDE);
     }
-    // Names, ISIDs and TSIHs are in clear and prove nothing.
-    if there.client != identity.client || entry.transport.protection != info.protection {
+    if entry.transport.protection != info.protection {
         return Err(LoginStatus::AUTHORIZATION_FAILURE);
     }
     sessions.reserve_connection(entry, quota).ok_or(LoginStatus::TOO_MANY_CONNECTIONS)
@@ -164,14 +166,19 @@ mod tests {
         assert_eq!(told(tsih ^ 1, &|_| {}), none);
         assert_eq!(told(tsih, &|it| it.info.initiator = name("iqn.2000-01.example:x")), none);
         assert_eq!(told(tsih, &|it| it.info.isid = Isid([2; 6])), none);
-        let other = Some(LoginStatus::CANNOT_INCLUDE);
+        let key = || ClientId::Key(PublicKey::from_bytes([2; 32]));
         let target = name("iqn.2000-01.example:u");
+        for client in [ClientId::Unauthenticated, key()] {
+            assert_eq!(told(tsih, &|it| it.client = client.clone()), none);
+            let elsewhere = |it: &mut Login| {
+                (it.client, it.info.target) = (client.clone(), Some(target.clone()));
+            };
+            assert_eq!(told(tsih, &elsewhere), none);
+        }
+        let other = Some(LoginStatus::CANNOT_INCLUDE);
         assert_eq!(told(tsih, &|it| it.info.target = Some(target.clone())), other);
         assert_eq!(told(tsih, &|it| it.portal_group = 2), other);
         let unproven = Some(LoginStatus::AUTHORIZATION_FAILURE);
-        assert_eq!(told(tsih, &|it| it.client = ClientId::Unauthenticated), unproven);
-        let key = || ClientId::Key(PublicKey::from_bytes([2; 32]));
-        assert_eq!(told(tsih, &|it| it.client = key()), unproven);
         assert_eq!(told(tsih, &|it| it.info.protection = Some(Protection::Integrity)), unproven);
         assert_eq!(told(tsih, &|it| it.info.protection = None), unproven);
         handle.entry.set_connections(3);
