@@ -14,6 +14,7 @@ use std::process::Command;
 
 use common::{LONGHAUL, Running};
 use peer::Peer;
+use proto::iscsi::header::{AsyncEvent, Header};
 use proto::scsi::Sense;
 use proto::scsi::sense::{Additional, Key};
 use rustix::process::Signal;
@@ -217,10 +218,12 @@ fn rights_that_change_concern_only_those_who_had_them() {
     let mut two = TestInitiator::new(portal, &name("two"), "a");
     assert_eq!((one.write(0), two.write(0)), (0, 0));
     config(["volumes", "read_only"]);
-    let leaves = std::thread::spawn(move || two.0.leave());
     let said = reload(&server);
     assert!(said.contains("sessions asked to log in anew: 1"), "{said}");
-    leaves.join().unwrap();
+    let told = two.0.receive().map(|pdu| pdu.header);
+    let Some(Header::AsyncMessage(told)) = told else { panic!("{told:?}") };
+    assert_eq!(told.event, AsyncEvent::DROP_SESSION, "it may do less: it is not asked");
+    assert!(two.0.is_over());
     assert_eq!((one.attention(), one.write(0)), (None, 0));
     let mut two = TestInitiator::new(portal, &name("two"), "a");
     let (status, sense) = two.try_write(0);

@@ -81,7 +81,7 @@ impl<A: Authorization> Serving<A> {
     }
 
     /// Whether a session that began under `before` can go on: it could have begun now as it did, and each unit that it
-    /// sees now and saw then is the same disk, with the same rights. Units may be added and removed.
+    /// saw then and that is there now is the same disk, with the same rights. Units may be added and removed.
     pub fn keeps(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
         if !self.authorization.keeps(&before.authorization, session) {
             return false;
@@ -93,10 +93,25 @@ impl<A: Authorization> Serving<A> {
             return false;
         };
         let same = |lun: u16| match (new.rights.with(lun), old.rights.with(lun)) {
-            (Some(now), Some(then)) => now == then && new.device.shares(&old.device, lun),
-            _ => true,
+            (now, Some(then)) => now == Some(then) && new.device.shares(&old.device, lun),
+            (_, None) => true,
         };
         new.device.luns().filter(|lun| old.device.luns().any(|other| other == *lun)).all(same)
+    }
+
+    /// Whether a session that began under `before` may do less now: it could not begin as it did, or has less rights to a
+    /// unit that is there as ever.
+    fn takes_rights_of(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
+        if !self.authorization.keeps(&before.authorization, session) {
+            return true;
+        }
+        let (Some(device), Some(old)) = (self.whole(session), before.view(session)) else {
+            return false;
+        };
+        let rights = self.authorization.rights(session);
+        let access = |lun: u16| rights.as_ref().and_then(|rights| rights.with(lun));
+        let stays = |lun: &u16| device.shares(&old.device, *lun);
+        old.device.luns().filter(stays).any(|lun| access(lun) < old.rights.with(lun))
     }
 
     /// The target as a session sees it now, if it saw another under `before`.
@@ -116,10 +131,15 @@ impl<A: Authorization> Serving<A> {
     }
 
     fn view(&self, session: &SessionEntry<A::Session>) -> Option<View> {
-        let Identity { target, target_port, .. } = &session.identity;
-        let device = Arc::clone(self.views.get(target_port)?.get(&**target.as_ref()?)?);
+        let device = Arc::clone(self.whole(session)?);
         let rights = self.authorization.rights(session)?;
         Some(View { device, rights })
+    }
+
+    /// The target of a session, with all units.
+    fn whole(&self, session: &SessionEntry<A::Session>) -> Option<&Arc<TargetDevice>> {
+        let Identity { target, target_port, .. } = &session.identity;
+        self.views.get(target_port)?.get(&**target.as_ref()?)
     }
 
     /// The targets, by name.
@@ -169,8 +189,9 @@ impl<A: Authorization> Node<A> {
     }
 
     /// Serves other devices, to others. Sessions that could have begun so are not disturbed, but for being told which
-    /// units of their target were added, removed or have grown; the others are asked to log out. Returns how many
-    /// these are, and a future that ends when all of that is done: no command of those that left runs then.
+    /// units of their target were added, removed or have grown; those that may do less are ended, as nobody need do
+    /// what it is asked for; the others are asked to log out. Returns how many have to log in anew, and a future that
+    /// ends when all of that is done: no command of those that left runs then.
     pub fn replace(
         &self,
         devices: Vec<Arc<TargetDevice>>,
@@ -188,7 +209,10 @@ impl<A: Authorization> Node<A> {
         let (mut leaving, mut changing) = (Vec::new(), Vec::new());
         for session in self.sessions.all() {
             if !new.keeps(&old, &session) {
-                session.send(SessionMessage::LogOut);
+                session.send(match new.takes_rights_of(&old, &session) {
+                    true => SessionMessage::End(EndReason::Revoked),
+                    false => SessionMessage::LogOut,
+                });
                 leaving.push(session);
             } else if let Some(device) = new.changed_since(&old, &session) {
                 changing.push(session.change(device));

@@ -43,6 +43,9 @@ pub enum EndReason {
     /// Another gateway of the cluster serves the volumes now.
     #[error("another gateway takes over")]
     TakenOver,
+    /// Its client may do less now.
+    #[error("its rights were taken away")]
+    Revoked,
     /// Another session has reset the target.
     #[error("the target was reset")]
     Reset,

@@ -78,7 +78,7 @@ impl EndOfConnection {
     pub(super) const fn reason(&self) -> Ended {
         match self {
             Self::Session(EndReason::Reinstated) => Ended::Replaced,
-            Self::Changed => Ended::Changed,
+            Self::Changed | Self::Session(EndReason::Revoked) => Ended::Changed,
             Self::Session(EndReason::Reset | EndReason::TakenOver) | Self::Stopped => Ended::Closed,
         }
     }
@@ -221,6 +221,15 @@ impl Connection {
                     for place in &mut self.devices {
                         place.take_if(|(of, unit)| *of == number && !stays(*unit));
                     }
+                }
+                let is_beside = |place: &Option<(usize, u16)>| {
+                    place.is_some_and(|(session, _)| session != number)
+                };
+                if matches!(message, SessionMessage::ColdReset(_))
+                    && self.devices.iter().any(is_beside)
+                {
+                    // The sessions with other targets would end with it, which the one who resets may not touch.
+                    continue;
                 }
                 session.take(message)?;
             }
