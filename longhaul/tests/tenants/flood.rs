@@ -119,7 +119,7 @@ fn logins(fixture: &Fixture, source: Ipv4Addr) -> usize {
     scope(|scope| {
         let login = |isid| {
             let config = fixture.config("alice", (NAME, isid), Some(TARGET));
-            scope.spawn(move || log_in(Peer::connect(portal), config).is_ok())
+            scope.spawn(move || log_in(portal, config).is_ok())
         };
         let logins: Vec<_> = (1..=8).map(login).collect();
         logins.into_iter().map(|login| login.join().unwrap()).filter(|success| *success).count()
@@ -132,7 +132,7 @@ const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 7, 9);
 /// What sends nothing makes way for what does, wherever it comes from.
 #[test]
 fn a_flood_of_bare_connections_ends_no_login() {
-    for by in BOTH {
+    for by in ISCSI {
         let fixture = Fixture::new(by);
         let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, Vec::new());
         assert_eq!(logins(&fixture, NEIGHBOUR), 8, "{by:?}");
@@ -144,17 +144,14 @@ fn a_flood_of_bare_connections_ends_no_login() {
 /// What comes from one network makes way for what comes from others, however far it gets.
 #[test]
 fn a_flood_of_logins_ends_no_login_from_elsewhere() {
-    let fixture = Fixture::new(Proof::Chap);
-    let request = proto::iscsi::header::LoginRequest {
-        transit: false,
-        current_stage: 0,
-        next_stage: 0,
-        ..peer::login(1)
-    };
-    let text = format!("InitiatorName={NAME}\0TargetName={TARGET}\0AuthMethod=CHAP\0");
-    let begun = peer::frame(request, text);
-    let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, begun);
-    assert_eq!(logins(&fixture, ELSEWHERE), 8);
-    flood.end();
-    fixture.end();
+    for by in ISCSI {
+        let fixture = Fixture::new(by);
+        let config = fixture.config("mallory", (NAME, 1), Some(TARGET));
+        let (_, request) = InitiatorLogin::start(config, entropy());
+        let begun = peer::frame(request.header, request.data);
+        let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, begun);
+        assert_eq!(logins(&fixture, ELSEWHERE), 8, "{by:?}");
+        flood.end();
+        fixture.end();
+    }
 }

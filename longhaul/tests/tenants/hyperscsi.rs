@@ -1,49 +1,15 @@
-//! The same clients, some of which come by HyperSCSI: with their key, under the same rights, beside those that come by iSCSI.
+//! What only HyperSCSI has, and clients that come by it beside others that come by iSCSI.
 
 use std::net::UdpSocket;
 
-use proto::hyperscsi::{Ended, Reply, TaskFunction, TaskResponse};
+use proto::hyperscsi::Ended;
 use proto::scsi::Status;
-use proto::scsi::sense::Key;
-use proto::scsi::{Sense, Status::ReservationConflict};
-use tokio::runtime::Runtime;
+use proto::scsi::Status::ReservationConflict;
 
-use super::raw::{Raw, read, write as write_blocks};
-use super::read_only::harms;
+use super::raw::write as write_blocks;
 use super::*;
 
-/// A client by HyperSCSI, which waits where the others do.
-struct Client {
-    runtime: Runtime,
-    raw: Raw,
-}
-
 impl Client {
-    /// Client `who`, as this initiator port; it has been told of the power on.
-    fn connect(fixture: &Fixture, who: &str, port: u64) -> Self {
-        let mut client = Self::start(fixture, who, port);
-        client.runtime.block_on(client.raw.until(|raw| !raw.devices.is_empty()));
-        for name in client.raw.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>()
-        {
-            client.run(&name, &[0; 6], vec![]);
-        }
-        client
-    }
-
-    /// The same, which only begins to connect.
-    fn start(fixture: &Fixture, who: &str, port: u64) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let identity = sealing::read(&fixture.home.path().join(format!("{who}.id"))).unwrap();
-        let server = fixture.hyperscsi.expect("it listens there");
-        let raw = runtime.block_on(Raw::start(server, &identity, port));
-        Self { runtime, raw }
-    }
-
-    fn run(&mut self, volume: &str, cdb: &[u8], out: Vec<u8>) -> Reply {
-        let reply = self.runtime.block_on(self.raw.run(volume, cdb, out, 4096));
-        reply.unwrap_or_else(|| panic!("it goes on: {:?}", self.raw.ended))
-    }
-
     fn write(&mut self) -> Status {
         self.run("a", &write_blocks(0, 1), vec![0x5A; 512]).status
     }
@@ -52,17 +18,11 @@ impl Client {
         let list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
         self.run("a", &[0x5F, action, EXCLUSIVE_ACCESS, 0, 0, 0, 0, 0, 24, 0], list).status
     }
-
-    /// Moves packets until its connection is over.
-    fn end(&mut self) -> Ended {
-        self.runtime.block_on(self.raw.until(|raw| raw.ended.is_some()));
-        self.raw.ended.unwrap()
-    }
 }
 
 #[test]
 fn client_sees_what_it_may_use_and_nothing_else() {
-    let fixture = Fixture::new(Proof::Key);
+    let fixture = Fixture::new(Way::Key);
     for (who, expected) in
         [("alice", &["a"][..]), ("bob", &["a", "b"]), ("mallory", &["b"]), ("reader", &["a"])]
     {
@@ -77,7 +37,7 @@ fn client_sees_what_it_may_use_and_nothing_else() {
 /// Each connection may make the server hold data: one client has not all of its memory.
 #[test]
 fn client_has_sixteen_connections_and_its_ports_come_back() {
-    let fixture = Fixture::new(Proof::Key);
+    let fixture = Fixture::new(Way::Key);
     let mut clients: Vec<_> =
         (1..=16).map(|port| Client::connect(&fixture, "alice", port)).collect();
     let mut one_more = Client::start(&fixture, "alice", 17);
@@ -90,30 +50,8 @@ fn client_has_sixteen_connections_and_its_ports_come_back() {
 }
 
 #[test]
-fn read_only_client_by_hyperscsi_keeps_no_writer_out() {
-    let fixture = Fixture::new(Proof::Key);
-    let mut alice = fixture.log_in("alice", NAME, 1);
-    assert_eq!(write(&mut alice, 0), Some(GOOD));
-    let mut reader = Client::connect(&fixture, "reader", 1);
-    for (name, cdb, data) in harms() {
-        let reply = reader.run("a", &cdb, data);
-        let key = Sense::parse(&reply.sense).map(|sense| sense.key);
-        assert!(matches!(key, Some(Key::IllegalRequest | Key::DataProtect)), "{name}");
-        assert!(is_undisturbed(&mut alice, 0), "{name}: no unit attention");
-        assert_eq!(write(&mut alice, 0), Some(GOOD), "{name}");
-    }
-    let read = reader.run("a", &read(0, 1), vec![]);
-    assert_eq!(read.data_in[..], [0x5A; 512]);
-    let reset = TaskFunction::LogicalUnitReset;
-    let answer = reader.runtime.block_on(reader.raw.manage("a", reset));
-    assert_ne!(answer, TaskResponse::Complete, "a reset ends the tasks of writers");
-    assert!(is_undisturbed(&mut alice, 0));
-    fixture.end();
-}
-
-#[test]
 fn reservation_by_either_transport_keeps_the_other_out() {
-    let fixture = Fixture::new(Proof::Key);
+    let fixture = Fixture::new(Way::Key);
     let mut alice = fixture.log_in("alice", NAME, 1);
     let mut bob = Client::connect(&fixture, "bob", 1);
     let good = Status::Good;
@@ -139,7 +77,7 @@ fn reservation_by_either_transport_keeps_the_other_out() {
 
 #[test]
 fn client_that_is_taken_out_is_thrown_out_and_stays_out() {
-    let fixture = Fixture::new(Proof::Key);
+    let fixture = Fixture::new(Way::Key);
     let mut bob = Client::connect(&fixture, "bob", 1);
     let mut alice = Client::connect(&fixture, "alice", 1);
     assert_eq!((bob.write(), alice.write()), (Status::Good, Status::Good));
@@ -154,7 +92,7 @@ fn client_that_is_taken_out_is_thrown_out_and_stays_out() {
 /// Packets of strangers, and handshakes of a member of the site that is not listed, keep nobody out.
 #[test]
 fn flood_of_packets_and_handshakes_ends_no_connection_and_keeps_nobody_out() {
-    let fixture = Fixture::new(Proof::Key);
+    let fixture = Fixture::new(Way::Key);
     sealing::create(&fixture.home.path().join("stranger.id")).unwrap();
     let mut bob = Client::connect(&fixture, "bob", 1);
     let flood = UdpSocket::bind("127.0.0.1:0").unwrap();

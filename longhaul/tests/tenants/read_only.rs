@@ -8,7 +8,7 @@ use proto::scsi::sense::{Additional, Key};
 const READER: &str = "iqn.2001-04.com.example:reader";
 
 /// Every way to keep a writer out, or from its data: its name, the command block, and the data-out.
-pub(super) fn harms() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+fn harms() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     // SWP (SPC-4, 7.5.8) and no WCE (SBC-3, 6.5.5).
     let protect = vec![0, 0, 0, 0, 0x0A, 0x0A, 0, 0, 0x08, 0, 0, 0, 0, 0, 0, 0];
     let mut no_cache = vec![0, 0, 0, 0, 0x08, 0x12];
@@ -44,7 +44,7 @@ pub(super) fn harms() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
 
 #[test]
 fn read_only_client_keeps_no_writer_out() {
-    for by in BOTH {
+    for by in ALL {
         let fixture = Fixture::new(by);
         let mut alice = fixture.log_in("alice", NAME, 1);
         assert_eq!(write(&mut alice, 0), Some(GOOD));
@@ -57,7 +57,7 @@ fn read_only_client_keeps_no_writer_out() {
             assert!(is_undisturbed(&mut alice, 0), "{by:?} {name}: no unit attention");
             assert_eq!(write(&mut alice, 0), Some(GOOD), "{by:?} {name}");
         }
-        assert_eq!(reader.read(1, 0, 1), Some(vec![0x5A; 512]), "{by:?}");
+        assert_eq!(reader.read(0), Some(vec![0x5A; 512]), "{by:?}");
         fixture.end();
     }
 }
@@ -69,7 +69,13 @@ fn commands_are_refused_unless_they_only_read() {
         0x00, 0x03, 0x08, 0x12, 0x1A, 0x1D, 0x25, 0x28, 0x2F, 0x34, 0x35, 0x37, 0x4D, 0x5A, 0x5E,
         0x84, 0x88, 0x8F, 0x90, 0x91, 0x9E, 0xA0, 0xA3, 0xA8, 0xAF, 0xB7,
     ];
-    let fixture = Fixture::new(Proof::Chap);
+    for by in ALL {
+        commands_are_refused_unless_they_only_read_by(by, &reads);
+    }
+}
+
+fn commands_are_refused_unless_they_only_read_by(by: Way, reads: &[u8]) {
+    let fixture = Fixture::new(by);
     let mut reader = fixture.log_in("reader", READER, 1);
     let denied = Some(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     // The unit is a disk.
@@ -89,7 +95,7 @@ fn commands_are_refused_unless_they_only_read() {
         assert_eq!(
             refused,
             !free || status_only,
-            "{:#04x} {:?} {sense:?}",
+            "{by:?} {:#04x} {:?} {sense:?}",
             entry.opcode,
             entry.action
         );
@@ -102,7 +108,7 @@ fn commands_are_refused_unless_they_only_read() {
 fn read_only_client_registers_and_no_more() {
     const EXCLUSIVE_ACCESS_REGISTRANTS: u8 = 6;
     const EXCLUSIVE_ACCESS_ALL: u8 = 8;
-    for by in BOTH {
+    for by in ALL {
         let mut fixture = Fixture::new(by);
         let mut alice = fixture.log_in("alice", NAME, 1);
         let mut reader = fixture.log_in("reader", READER, 1);
@@ -114,7 +120,7 @@ fn read_only_client_registers_and_no_more() {
         assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (0, 7), APTPL), Some(GOOD), "{by:?}");
         let kind = EXCLUSIVE_ACCESS_REGISTRANTS;
         assert_eq!(reserve_out(&mut alice, (RESERVE, kind), (7, 0), 0), Some(GOOD), "{by:?}");
-        assert_eq!(reader.read(1, 0, 1).map(|data| data.len()), Some(512), "{by:?}");
+        assert_eq!(reader.read(0).map(|data| data.len()), Some(512), "{by:?}");
         // It cannot undo that the reservation lasts.
         assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (9, 7), 0), Some(CHECK), "{by:?}");
         assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (9, 7), APTPL), Some(GOOD), "{by:?}");
@@ -136,7 +142,7 @@ fn read_only_client_registers_and_no_more() {
         fixture = fixture.restart();
         let mut alice = fixture.log_in("alice", NAME, 1);
         let mut reader = fixture.log_in("reader", READER, 1);
-        assert_eq!(reader.read(1, 0, 1).map(|data| data.len()), Some(512), "{by:?}");
+        assert_eq!(reader.read(0).map(|data| data.len()), Some(512), "{by:?}");
         let mut bob = fixture.log_in("bob", READER, 1);
         assert_eq!(write(&mut bob, 0), Some(CONFLICT), "{by:?}");
         assert_eq!(reserve_out(&mut alice, (RELEASE, kind), (7, 0), 0), Some(GOOD), "{by:?}");
@@ -156,89 +162,59 @@ fn read_only_client_registers_and_no_more() {
 /// Whoever finds another writer's key gives way. One that may only read is no writer.
 #[test]
 fn writer_gets_a_volume_with_which_a_reader_has_registered() {
-    let fixture = Fixture::new(Proof::Chap);
-    let mut reader = fixture.log_in("reader", READER, 1);
-    assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (0, 5), 0), Some(GOOD));
-    let home = fixture.home.path();
-    fs::write(home.join("in.img"), vec![7; 1 << 20]).unwrap();
-    let uri = format!("iscsi://{}/{TARGET}/0", fixture.portal);
-    let mut copy = Command::new(LONGHAUL);
-    copy.args(["copy", "in.img", &uri, "--force", "--chap-user", "alice"]);
-    copy.args(["--chap-secret-file", "alice"]).current_dir(home);
-    let (said, status) = common::run(copy.env("LONGHAUL_STATE_DIR", home.join("client")));
-    assert!(status.success(), "{said}");
-    assert_eq!(reserve_in(&mut reader, 0).0, CHECK, "told that the writer has released it");
-    assert_eq!(reserve_in(&mut reader, 0).1.len(), 8 + 8, "its registration stands");
-    fixture.end();
+    for by in ALL {
+        let fixture = Fixture::new(by);
+        let mut reader = fixture.log_in("reader", READER, 1);
+        assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (0, 5), 0), Some(GOOD), "{by:?}");
+        fs::write(fixture.home.path().join("in.img"), vec![7; 1 << 20]).unwrap();
+        let (said, copied) = fixture.copy_as_alice("in.img");
+        assert!(copied, "{by:?} {said}");
+        let told = reserve_in(&mut reader, 0).0;
+        assert_eq!(told, CHECK, "{by:?}: told that the writer has released it");
+        assert_eq!(reserve_in(&mut reader, 0).1.len(), 8 + 8, "{by:?}: its registration stands");
+        fixture.end();
+    }
+}
+
+impl Fixture {
+    /// Has `longhaul copy` write a file to unit 0 for alice; what it said, and whether it was done.
+    fn copy_as_alice(&self, from: &str) -> (String, bool) {
+        let home = self.home.path();
+        let iscsi = format!("iscsi://{}/{TARGET}/0", self.portal);
+        let pin = self.key.map(|key| format!("?pin={key}")).unwrap_or_default();
+        let (uri, words) = match self.by {
+            Way::Chap => (iscsi, &["--chap-user", "alice", "--chap-secret-file", "alice"][..]),
+            Way::Key => (iscsi + &pin, &["--identity", "alice.id"][..]),
+            Way::HyperScsi => {
+                let uri = format!("hyperscsi://{}/a{pin}", self.hyperscsi.unwrap());
+                (uri, &["--identity", "alice.id", "--site-key", "site-key"][..])
+            }
+        };
+        let mut copy = Command::new(LONGHAUL);
+        copy.args(["copy", from, &uri, "--force"]).args(words).current_dir(home);
+        let (said, status) = common::run(copy.env("LONGHAUL_STATE_DIR", home.join("client")));
+        (said, status.success())
+    }
 }
 
 /// It has no room but its own: however often it registers, there is room for writers.
 #[test]
 fn the_registrations_of_readers_leave_room_for_writers() {
-    let fixture = Fixture::new(Proof::Chap);
-    let mut refused = 0;
-    for isid in 0..=u8::MAX {
-        let mut reader = fixture.log_in("reader", READER, isid);
-        refused += u32::from(reserve_out(&mut reader, (REGISTER, 0), (0, 9), 0) == Some(CHECK));
-        if refused > 2 {
-            break;
-        }
-    }
-    assert!(refused > 2, "there is an end");
-    let mut alice = fixture.log_in("alice", NAME, 1);
-    assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (0, 7), 0), Some(GOOD));
-    fixture.end();
-}
-
-/// From a unit that may be read to one that may be written, and not the other way.
-#[test]
-fn a_copy_goes_to_no_unit_that_its_client_may_only_read() {
-    let fixture = Fixture::new(Proof::Chap);
-    let mut alice = fixture.log_in("alice", NAME, 1);
-    assert_eq!(write(&mut alice, 0), Some(GOOD));
-    let mut mixed = fixture.log_in("mixed", "iqn.2001-04.com.example:mixed", 1);
-    let designator = |peer: &mut Peer, lun| {
-        let (status, page) =
-            peer.run_on(lun, &[0x12, 1, 0x83, 0, 252, 0], Bytes::new(), 252).expect("a page");
-        assert_eq!(status, GOOD);
-        let mut at = 4;
-        loop {
-            let end = at + 4 + usize::from(page[at + 3]);
-            // NAA or EUI-64 of the unit itself.
-            if page[at + 1] & 0x30 == 0 && matches!(page[at + 1] & 0x0F, 2 | 3) {
-                return page[at..end].to_vec();
+    for by in ALL {
+        let fixture = Fixture::new(by);
+        let mut refused = 0;
+        for isid in 0..=u8::MAX {
+            let mut reader = fixture.log_in("reader", READER, isid);
+            let answer = reserve_out(&mut reader, (REGISTER, 0), (0, 9), 0);
+            refused += u32::from(answer == Some(CHECK));
+            reader.leave();
+            if refused > 2 {
+                break;
             }
-            at = end;
         }
-    };
-    let units = [0, 1].map(|lun| designator(&mut mixed, lun));
-    // Where it may only read it does not ask for copies either: there is one at a time.
-    for (at, allowed) in [(0, CHECK), (1, GOOD)] {
-        for (from, to, status) in [(0, 1, allowed), (1, 0, CHECK)] {
-            let list = copy_list(&units[from], &units[to]);
-            let mut cdb = vec![0; 16];
-            (cdb[0], cdb[13]) = (0x83, list.len() as u8);
-            let answer = run(&mut mixed, at, &cdb, list);
-            assert_eq!(answer, Some(status), "{from} to {to}, asked of {at}");
-        }
+        assert!(refused > 2, "{by:?}: there is an end");
+        let mut alice = fixture.log_in("alice", NAME, 1);
+        assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (0, 7), 0), Some(GOOD), "{by:?}");
+        fixture.end();
     }
-    assert_eq!(mixed.read(1, 0, 1), Some(vec![0x5A; 512]));
-    fixture.end();
-}
-
-/// EXTENDED COPY (LID1) of one block from the first unit to the second (SPC-4, 6.4.3.3 and 6.4.3.7.2).
-fn copy_list(from: &[u8], to: &[u8]) -> Vec<u8> {
-    let mut list = vec![0; 16];
-    (list[3], list[11]) = (64, 28);
-    for designator in [from, to] {
-        let mut target = vec![0xE4, 0, 0, 0];
-        target.extend(designator);
-        target.resize(32, 0);
-        target[30] = 0x02; // 512 bytes in a block.
-        list.extend(target);
-    }
-    let mut segment = vec![0x02, 0, 0, 0x18, 0, 0, 0, 1, 0, 0, 0, 1];
-    segment.resize(28, 0);
-    list.extend(segment);
-    list
 }
