@@ -13,7 +13,19 @@ pub struct ReconnectLimit(pub Option<Duration>);
 impl ReconnectLimit {
     /// For disks in use: an error would break what stands on them.
     pub const FOREVER: Self = Self(None);
+
+    /// How long a login may take: no longer than an outage, and as long as one by a slow link needs.
+    #[must_use]
+    pub fn login_within(self) -> Duration {
+        self.0.map_or(LOGIN_MAX, |limit| limit.clamp(LOGIN_MIN, LOGIN_MAX))
+    }
 }
+
+/// A login takes several round trips, each of which may take most of a second.
+const LOGIN_MIN: Duration = Duration::from_secs(5);
+
+/// A server that has not answered by then does not.
+const LOGIN_MAX: Duration = Duration::from_secs(30);
 
 /// For commands that somebody waits for.
 impl Default for ReconnectLimit {
@@ -75,6 +87,14 @@ mod tests {
             assert_eq!(text.parse::<ReconnectLimit>().unwrap().to_string(), text);
         }
         assert_eq!("120m".parse::<ReconnectLimit>().unwrap().to_string(), "2h");
+    }
+
+    #[test]
+    fn login_takes_no_longer_than_an_outage_within_bounds() {
+        for (limit, within) in [("0s", 5), ("5s", 5), ("12s", 12), ("1m", 30), ("forever", 30)] {
+            let limit: ReconnectLimit = limit.parse().unwrap();
+            assert_eq!(limit.login_within(), Duration::from_secs(within), "{limit}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod relay;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -287,4 +287,39 @@ fn server_ends_while_a_reload_hangs() {
     assert_eq!(third.end().code(), Some(1));
     upstream.is_free();
     upstream.end();
+}
+
+/// A server that takes connections and says nothing: each command says which one, and within what was asked for.
+#[test]
+fn server_that_does_not_answer_a_login_is_named_within_the_limit() {
+    let home = tempfile::tempdir().unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap();
+    let uri = format!("iscsi://{at}/{PREFIX}a");
+    let commands = [
+        format!("info {uri}"),
+        format!("attach {uri} --raw --nbd a.sock"),
+        format!("copy {uri} a.img"),
+        format!("key list {uri}"),
+        format!("tune {uri}"),
+        format!("ls {uri}"),
+        format!("mount {uri} mnt"),
+    ];
+    fs::create_dir(home.path().join("mnt")).unwrap();
+    let started = commands.map(|command| {
+        let mut longhaul = Command::new(LONGHAUL);
+        longhaul.args(command.split(' ')).args(["--reconnect-for", "5s"]);
+        longhaul.current_dir(home.path()).env("HOME", home.path());
+        longhaul.env("LONGHAUL_CONFIG_DIR", home.path()).env("LONGHAUL_STATE_DIR", home.path());
+        longhaul.stdout(Stdio::piped()).stderr(Stdio::piped());
+        (command, longhaul.spawn().unwrap())
+    });
+    let error = format!("{at} takes the connection, but does not answer the login within 5s");
+    for (command, child) in started {
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains(&error), "{command}: {said}");
+        assert!(said.contains(&format!("no answer from {at} yet")), "{command}: {said}");
+    }
 }

@@ -173,6 +173,7 @@ async fn open_unit(uri: &Uri, unit: &IscsiUri, options: &OpenOptions) -> Outcome
     with.read_only = options.read_only;
     with.reconnect_for =
         options.reconnect_limit.0.or(Some(OUTAGE_MAX)).map(|set| set.min(OUTAGE_MAX));
+    with.timeouts.login = options.reconnect_limit.login_within();
     with.stop = options.stop.clone();
     with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
         dir,
@@ -236,6 +237,7 @@ async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) ->
             volume: uri.to_string(),
             write_behind: options.pipeline.is_some(),
         }),
+        login_within: options.reconnect_limit.login_within(),
         stop: options.stop.clone(),
         ..ScsiOptions::default()
     };

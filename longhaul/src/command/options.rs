@@ -61,7 +61,8 @@ impl LoginArgs {
 /// How a lost connection is met.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(super) struct OutageArgs {
-    /// Wait so long for a lost connection before requests fail: 90s, 5m, 2h, forever; 0s for not at all
+    /// Wait so long for a lost connection before requests fail: 90s, 5m, 2h, forever; 0s for not at all. The first login has
+    /// as long, from 5s to 30s
     #[arg(help_heading = CONNECTION, long, value_name = "DURATION|forever")]
     reconnect_for: Option<ReconnectLimit>,
 }

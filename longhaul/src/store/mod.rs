@@ -16,6 +16,7 @@ mod placement;
 pub mod rbd;
 mod runtime;
 pub mod scsi;
+mod silence;
 pub mod standby;
 
 pub use local::Local;

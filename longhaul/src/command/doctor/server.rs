@@ -100,7 +100,7 @@ async fn ask(host: &Host, pin: Option<PublicKey>, login: &LoginArgs) -> Finding 
         }
         Ok(Err(why)) => Finding::failure(&why),
         Err(_) => Finding::broken(
-            "the server takes connections and does not answer what is asked",
+            format!("{host} takes connections and does not answer what is asked"),
             "it may be stopped, or large packets do not come through (`ping -M do -s 1400 HOST`)",
             "look at its log; where large packets are lost, lower the MTU of the interface, or let ICMP pass",
         ),

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
 use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote};
@@ -17,6 +18,7 @@ use super::{CONNECT_WITHIN, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
 use crate::sealing::new_cipher;
 use crate::store::scsi::TransferLimits;
+use crate::store::silence::tell_of_silence;
 
 /// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
 const PACKET_MAX: usize = 9000;
@@ -31,9 +33,10 @@ struct Connected {
 pub(super) async fn log_in(
     volume: &Volume,
     credentials: &Credentials,
-    port: u64,
+    (port, within): (u64, Duration),
 ) -> Result<Session, SessionError> {
-    let Connected { shared, ready } = connect(&volume.server, credentials, port).await?;
+    let connected = connect(&volume.server, credentials, (port, within)).await?;
+    let Connected { shared, ready } = connected;
     let Ready { devices, data_max, choose } = ready;
     let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
         let there: Vec<_> = devices.iter().map(|device| &*device.name).collect();
@@ -57,20 +60,23 @@ pub async fn volumes(
     server: &Server,
     credentials: &Credentials,
 ) -> Result<Vec<String>, SessionError> {
-    let connected = connect(server, credentials, random_port()).await?;
+    let connecting = connect(server, credentials, (random_port(), CONNECT_WITHIN));
+    let connected = tell_of_silence(server, connecting).await?;
     let devices = connected.ready.devices;
     Ok(devices.into_iter().map(|device| device.name.into()).collect())
 }
 
-/// Tries the addresses of a server until one answers.
+/// Tries the addresses of a server until one answers. They share the time.
 async fn connect(
     server: &Server,
     credentials: &Credentials,
-    port: u64,
+    (port, within): (u64, Duration),
 ) -> Result<Connected, SessionError> {
     let mut last = None;
-    for address in addresses(server).await? {
-        match connect_to((server, address), credentials, port).await {
+    let addresses = addresses(server).await?;
+    let each = within / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    for address in addresses {
+        match connect_to((server, address), credentials, (port, each)).await {
             Ok(connected) => return Ok(connected),
             Err(why) => last = Some(why),
         }
@@ -94,7 +100,7 @@ async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
 async fn connect_to(
     (server, address): (&Server, Address),
     credentials: &Credentials,
-    port: u64,
+    (port, within): (u64, Duration),
 ) -> Result<Connected, SessionError> {
     let socket = |why| SessionError::Socket(server.clone(), why);
     let wire = Wire::new(open(server, address)?).map_err(socket)?;
@@ -113,7 +119,7 @@ async fn connect_to(
     let (sender, ready) = oneshot::channel::<Ready>();
     let driver = Driver::new(server.clone(), (wire, machine), Arc::clone(&shared), sender);
     tokio::spawn(driver.run());
-    match timeout(CONNECT_WITHIN, ready).await {
+    match timeout(within, ready).await {
         Ok(Ok(ready)) => Ok(Connected { shared, ready }),
         Ok(Err(_)) => {
             let why = shared.lost.get().map_or_else(|| Arc::new(Loss::Broken), Arc::clone);
@@ -121,7 +127,7 @@ async fn connect_to(
         }
         Err(_) => {
             shared.abandoned.notify_one();
-            Err(SessionError::Silent(server.clone(), CONNECT_WITHIN))
+            Err(SessionError::Silent(server.clone(), within))
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use volume::layer::reconnect::Failure;
 
 use super::connect::{log_in, random_port};
 use super::error::SessionError;
 use super::session::Session;
-use super::{Credentials, Server, Volume};
+use super::{CONNECT_WITHIN, Credentials, Server, Volume};
 use crate::store::scsi::{Address, InitiatorPort, Options, Transport};
 
 /// Sessions with one server.
@@ -18,6 +19,8 @@ pub struct HyperScsiTransport {
     credentials: Credentials,
     /// The number of the initiator port: the same at every login, so that each ends the session before it.
     port: u64,
+    /// How long a server may take to answer.
+    within: Duration,
     /// Where no reservation ends what a process that was killed has under way.
     noted: Option<InitiatorPort>,
 }
@@ -26,7 +29,8 @@ impl HyperScsiTransport {
     pub(super) fn new(volume: Volume, credentials: Credentials, options: &Options) -> Self {
         let noted = note_port(&volume, &credentials, options);
         let port = noted.as_ref().map_or_else(random_port, |noted| noted.number);
-        Self { volume, credentials, port, noted }
+        let within = options.login_within.min(CONNECT_WITHIN);
+        Self { volume, credentials, port, within, noted }
     }
 }
 
@@ -74,7 +78,7 @@ impl Transport for HyperScsiTransport {
         _uncertain: Option<&Session>,
     ) -> Result<Session, SessionError> {
         let volume = Volume { server: server.clone(), name: self.volume.name.clone() };
-        log_in(&volume, &self.credentials, self.port).await
+        log_in(&volume, &self.credentials, (self.port, self.within)).await
     }
 
     fn opened(&self, _session: &Session, _is_longhaul: bool) {}

@@ -23,6 +23,9 @@ pub enum SessionError {
     /// It takes too long to answer.
     #[error("{0} does not answer within {1:?}")]
     Timeout(Host, Duration),
+    /// It takes the connection, and the login does not come to an end.
+    #[error("{0} takes the connection, but does not answer the login within {1:?}")]
+    Silent(Host, Duration),
     /// The session did not come about, or ended.
     #[error("no session with {0}")]
     Session(Host, #[source] Arc<Loss>),
@@ -86,7 +89,7 @@ impl SessionError {
     /// Whether somebody took the connection and said nothing to the login.
     #[must_use]
     pub fn is_login_timeout(&self) -> bool {
-        matches!(self, Self::Session(_, loss) if matches!(**loss, Loss::Fault(Fault::LoginTimeout)))
+        matches!(self, Self::Silent(..))
     }
 }
 

@@ -1,20 +1,21 @@
 //! From an address to a session that is logged in.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use proto::iscsi::initiator::Initiator;
+use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::time::Time;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::ConnectOptions;
 use super::dial::dial;
 use super::error::SessionError;
 use super::portal::{is_here, portal as read_portal};
 use super::random::{entropy, random};
-use super::session::Session;
+use super::session::{Loss, Session};
 use crate::uri::Host;
 
 /// How often a target may send us elsewhere before we stop going there.
@@ -33,6 +34,8 @@ pub(super) async fn log_in(
         None => Isid::random(random()?, 0),
     };
     let mut portal = portal.clone();
+    // Redirections and addresses share the time: the caller waits for the whole.
+    let began = Instant::now();
     for _ in 0..=REDIRECTIONS_MAX {
         let config = Config {
             initiator: options.initiator.clone(),
@@ -43,7 +46,7 @@ pub(super) async fn log_in(
             algorithms: options.algorithms.clone(),
             offer: Offer { max_connections: options.connections.most(), ..options.offer.clone() },
         };
-        let error = match log_in_at(&portal, &config, options, uncertain).await {
+        let error = match log_in_at(&portal, &config, (options, began), uncertain).await {
             Ok(session) => return Ok(session),
             Err(error) => error,
         };
@@ -70,17 +73,19 @@ fn redirection(portal: Host, address: &str) -> Result<Host, SessionError> {
 async fn log_in_at(
     portal: &Host,
     config: &Config,
-    options: &ConnectOptions,
+    (options, began): (&ConnectOptions, Instant),
     uncertain: Option<&Session>,
 ) -> Result<Session, SessionError> {
     let mut elsewhere = Vec::new();
     loop {
-        let socket = match dial(portal, &elsewhere, options.connect_timeout).await {
+        let dialled = dial(portal, &elsewhere, options.connect_timeout);
+        let late = |_| SessionError::Timeout(portal.clone(), options.timeouts.login);
+        let socket = match timeout(left(options, began), dialled).await.map_err(late).flatten() {
             Err(_) if !elsewhere.is_empty() => break,
             socket => socket?,
         };
         let address = socket.peer_addr();
-        let session = begin(portal, socket, config.clone(), options).await?;
+        let session = begin(portal, socket, config.clone(), (options, began)).await?;
         if uncertain.is_none_or(|before| session.replaces(before)) {
             return Ok(session);
         }
@@ -91,17 +96,28 @@ async fn log_in_at(
     Err(SessionError::OtherGroup(portal.clone()))
 }
 
+/// What is left of the time for a login that began then.
+fn left(options: &ConnectOptions, began: Instant) -> Duration {
+    options.timeouts.login.saturating_sub(began.elapsed())
+}
+
 async fn begin(
     portal: &Host,
     socket: TcpStream,
     config: Config,
-    options: &ConnectOptions,
+    (options, began): (&ConnectOptions, Instant),
 ) -> Result<Session, SessionError> {
     let entropy = entropy()?;
     let origin = Instant::now();
     let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);
     let connections = (options.connections, options.connect_timeout);
-    Session::start(socket, portal.to_string(), origin, machine, connections)
-        .await
-        .map_err(|loss| SessionError::Session(portal.clone(), loss))
+    let silent = || SessionError::Silent(portal.clone(), options.timeouts.login);
+    let started = Session::start(socket, portal.to_string(), origin, machine, connections);
+    match timeout(left(options, began), started).await {
+        Err(_) => Err(silent()),
+        Ok(started) => started.map_err(|loss| match &*loss {
+            Loss::Fault(Fault::LoginTimeout) => silent(),
+            _ => SessionError::Session(portal.clone(), loss),
+        }),
+    }
 }

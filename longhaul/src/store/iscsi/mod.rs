@@ -153,6 +153,7 @@ impl From<&ConnectOptions> for Options {
             replay_log: options.replay_log,
             stop: options.stop,
             unflushed_max: options.unflushed_max,
+            login_within: options.timeouts.login,
             idle: options.timeouts.idle,
         }
     }

@@ -30,6 +30,7 @@ use crate::attachments::{self, UnitAddress};
 use crate::printable::OneLine;
 use crate::replay_log::{Header, Saved, Writer};
 use crate::store::runtime::Tokio;
+use crate::store::silence::tell_of_silence;
 
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -292,7 +293,13 @@ impl<T: Transport> Connector<T> {
         before: Option<&Device>,
     ) -> Opened<T, Link<T::Session>> {
         let ended = uncertain.map(|uncertain| &uncertain.session);
-        let session = self.transport.log_in(portal, ended).await.map_err(OpenError::Session)?;
+        let login = self.transport.log_in(portal, ended);
+        let session = match before {
+            // The supervisor tells of an outage itself.
+            Some(_) => login.await,
+            None => tell_of_silence(portal, login).await,
+        };
+        let session = session.map_err(OpenError::Session)?;
         let opened = match before {
             Some(before) => {
                 let reset = uncertain.is_some_and(|uncertain| uncertain.reset);

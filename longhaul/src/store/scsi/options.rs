@@ -22,6 +22,8 @@ pub struct Options {
     pub replays: Option<ReplayedLog>,
     /// What was found there before: another volume is neither opened nor reserved.
     pub same_as: Option<Seen>,
+    /// How long a login may take.
+    pub login_within: Duration,
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
@@ -47,6 +49,7 @@ impl Default for Options {
             state: None,
             replays: None,
             same_as: None,
+            login_within: Duration::from_secs(30),
             reconnect_for: Some(Duration::from_secs(60)),
             // A server that is back is found within it, and one that is not is asked seldom.
             reconnect_every: Duration::from_secs(5),

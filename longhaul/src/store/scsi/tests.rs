@@ -121,6 +121,7 @@ async fn step_to_a_unit_that_does_not_end_is_given_up() {
         state: None,
         replays: None,
         same_as: None,
+        login_within: Duration::from_secs(30),
         reconnect_for: None,
         reconnect_every: Duration::from_secs(5),
         replay_log: None,

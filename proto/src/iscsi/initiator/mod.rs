@@ -46,8 +46,10 @@ use session::Session;
 /// How long the machine waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For the login, and for the logout, to come to an end.
+    /// For the login to come to an end.
     pub login: Duration,
+    /// For the logout to come to an end.
+    pub logout: Duration,
     /// With nothing heard, before it asks whether the target is there.
     pub idle: Duration,
     /// For an answer to that; any PDU is one.
@@ -63,8 +65,14 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        let (stall, stall_times) = (seconds(60), 1);
-        Self { login: seconds(30), idle: seconds(10), answer: seconds(20), stall, stall_times }
+        Self {
+            login: seconds(30),
+            logout: seconds(30),
+            idle: seconds(10),
+            answer: seconds(20),
+            stall: seconds(60),
+            stall_times: 1,
+        }
     }
 }
 
@@ -391,7 +399,7 @@ impl<T> Initiator<T> {
     /// Ends the session when all commands submitted so far have ended; [`Event::LoggedOut`] follows.
     pub fn logout(&mut self, now: Time) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            session.logout(now + self.timeouts.login, &mut self.connections);
+            session.logout(now + self.timeouts.logout, &mut self.connections);
         }
     }
 
