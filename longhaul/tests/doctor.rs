@@ -24,8 +24,12 @@ fn serve(home: &Path, more: &[&str]) -> (Running, String) {
 /// What is found of the way to a server: how it is, and what is said of it.
 fn way(home: &Path, place: &str) -> Vec<(String, String)> {
     let found = longhaul(home, &["doctor", place, "--json"]).output().unwrap();
-    let findings: Vec<Value> = serde_json::from_slice(&found.stdout).unwrap();
-    let is_broken = findings.iter().any(|finding| finding["state"] == "broken");
+    let report: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let broken = findings.iter().filter(|finding| finding["state"] == "broken").count();
+    assert_eq!(report["broken"], broken, "{report}");
+    assert!(report["server"].is_string(), "{report}");
+    let is_broken = broken > 0;
     assert_eq!(found.status.code(), Some(i32::from(is_broken)), "{findings:?}");
     let of_server = findings.iter().skip_while(|finding| {
         let what = finding["what"].as_str().unwrap();

@@ -19,7 +19,7 @@ pub struct Args {
     /// Ask the HyperSCSI servers on the network of this interface
     #[arg(long, value_name = "INTERFACE", value_parser = interface)]
     ethernet: Option<HyperScsiServer>,
-    /// Print one JSON array
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -56,17 +56,10 @@ pub async fn run(args: Args) -> Outcome {
     for why in targets.iter().filter_map(|target| target.complaint(&host)) {
         print_error(&format_args!("longhaul: {why}"));
     }
-    if args.json {
-        return super::say_json(&targets);
-    }
     // What is sealed here has to be sealed there.
     let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
-    for target in targets {
-        for portal in &target.portals {
-            super::say(&format!("iscsi://{}/{}/0{pin}", OneLine(portal), OneLine(&target.name)))?;
-        }
-    }
-    Ok(())
+    let found = targets.into_iter().map(|target| target.into_found(&pin)).collect();
+    Offer { server: host.to_string(), volumes: found }.tell(args.json)
 }
 
 fn interface(name: &str) -> Result<HyperScsiServer, String> {
@@ -77,14 +70,43 @@ fn interface(name: &str) -> Result<HyperScsiServer, String> {
 /// Prints the URI of each volume that this machine may use.
 async fn volumes(server: &HyperScsiServer, login: &Login, json: bool) -> Outcome {
     let names = chain::volumes(server, login).await?;
-    if json {
-        return super::say_json(&names);
-    }
     let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
-    names.iter().try_for_each(|name| super::say(&format!("{server}/{}{pin}", OneLine(name))))
+    let found = names.into_iter().map(|name| {
+        let uris = vec![format!("{server}/{name}{pin}")];
+        Found { name, uris, unusable: Vec::new() }
+    });
+    Offer { server: server.to_string(), volumes: found.collect() }.tell(json)
+}
+
+/// What a server offers, of whichever protocol.
+#[derive(Debug, Serialize)]
+struct Offer {
+    server: String,
+    volumes: Vec<Found>,
 }
 
 #[derive(Debug, Serialize)]
+struct Found {
+    /// What the server calls it: the name of its target, or of the volume.
+    name: String,
+    /// How to name it here, by each portal.
+    uris: Vec<String>,
+    /// Addresses that the server tells and that are of no use here.
+    unusable: Vec<String>,
+}
+
+impl Offer {
+    fn tell(&self, json: bool) -> Outcome {
+        if json {
+            return super::say_json(self);
+        }
+        let mut uris = self.volumes.iter().flat_map(|found| &found.uris);
+        uris.try_for_each(|uri| super::say(&OneLine(uri).to_string()))
+    }
+}
+
+/// A target that a portal tells of.
+#[derive(Debug)]
 struct Target {
     name: String,
     portals: Vec<String>,
@@ -93,6 +115,13 @@ struct Target {
 }
 
 impl Target {
+    /// The same with the URI of its first logical unit, by each portal.
+    fn into_found(self, pin: &str) -> Found {
+        let Self { name, portals, unusable } = self;
+        let uris = portals.iter().map(|portal| format!("iscsi://{portal}/{name}/0{pin}")).collect();
+        Found { name, uris, unusable }
+    }
+
     /// What is wrong with the addresses that it tells.
     fn complaint(&self, asked: &Host) -> Option<String> {
         let Self { name, portals, unusable } = self;

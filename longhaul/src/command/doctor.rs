@@ -18,7 +18,7 @@ pub struct Args {
     /// A volume or a server: the way there is looked at too
     #[arg(value_name = "URI|HOST")]
     place: Option<String>,
-    /// Print one JSON array of what was found
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -45,6 +45,17 @@ enum State {
     Broken,
 }
 
+/// All of it.
+#[derive(Debug, Serialize)]
+struct Report<'f> {
+    /// The server that was looked at, if one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    /// How many findings are broken.
+    broken: usize,
+    findings: &'f [Finding],
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
@@ -52,8 +63,10 @@ struct Finding {
     /// What was looked at, and how it is.
     what: String,
     /// Why that matters, or why it is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
     todo: Option<String>,
 }
 
@@ -98,16 +111,18 @@ impl Finding {
 /// Looks, and tells.
 pub async fn run(args: Args) -> Outcome {
     let mut findings = machine::look();
-    if let Some(place) = &args.place {
-        let (host, pin) = host_of(place)?;
+    let place = args.place.as_deref().map(host_of).transpose()?;
+    let server = place.as_ref().map(|(host, _)| host.to_string());
+    if let Some((host, pin)) = place {
         findings.extend(server::look(&host, pin, &args.login).await);
     }
+    let broken = findings.iter().filter(|finding| finding.state == State::Broken).count();
     if args.json {
-        say_json(&findings)?;
+        say_json(&Report { server, broken, findings: &findings })?;
     } else {
         findings.iter().try_for_each(|finding| say(&finding.text()))?;
     }
-    match findings.iter().filter(|finding| finding.state == State::Broken).count() {
+    match broken {
         0 => Ok(()),
         _ => Err(Failure::already_printed(false)),
     }
