@@ -10,8 +10,8 @@ use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
     attach, cat, check, clients, cluster, copy, discover, doctor, get, help, identity, info,
-    invite, journal, key, ls, man_pages, media, mirror, mount, outlast_stray_signals, reload,
-    replay, revoke, serve, status, tape, tune, umount, upgrade, volumes,
+    invite, journal, key, ls, man_pages, media, mirror, mount, named, outlast_stray_signals,
+    reload, replay, revoke, serve, status, tape, tune, umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -137,6 +137,9 @@ fn begin() -> Outcome {
             cli.command = Command::Mount(mount.by_name());
         }
         return run(cli, expanded);
+    }
+    if let Some(expanded) = named::with_remembered_options(&Cli::command(), &arguments)? {
+        return run(parse(&expanded), expanded);
     }
     run(cli, arguments)
 }

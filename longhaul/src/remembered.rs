@@ -189,6 +189,19 @@ impl Remembered {
         self.options.iter().any(|option| option == READ_ONLY)
     }
 
+    /// The value of an option that is remembered with it.
+    pub fn value_of(&self, option: &str) -> Option<&str> {
+        let mut words = self.options.iter();
+        while let Some(word) = words.next() {
+            match word.split_once('=') {
+                Some((key, value)) if key == option => return Some(value),
+                None if word == option => return words.next().map(String::as_str),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// The same, but not read-only.
     #[must_use]
     pub fn writable(mut self) -> Self {

@@ -24,6 +24,7 @@ use self::succession::Succession;
 use super::enrol::GivenInvitation;
 use super::journal::not_resumed;
 use super::journal_args::JournalArgs;
+use super::named;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use super::trace_file::TraceFile;
 use crate::block_devices::loops_over;
@@ -45,8 +46,8 @@ use crate::uri::Uri;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The volume, or an invitation; `-` reads one from standard input
-    #[arg(value_name = "URI|INVITATION")]
+    /// The volume, by its URI or by the name that `mount` remembers, or an invitation; `-` reads one from standard input
+    #[arg(value_name = "URI|INVITATION", value_parser = named::volume)]
     uri: Uri,
     #[command(flatten)]
     front: FrontArgs,

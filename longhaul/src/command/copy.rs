@@ -14,6 +14,7 @@ use volume::layer::padded::Padded;
 use volume::layer::read_only::ReadOnly;
 use volume::{Gate, Shape, Volume};
 
+use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
@@ -36,9 +37,11 @@ use new_file::NewFile;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to copy: the URI of a volume, or the path of a file or device
+    /// What to copy: the URI of a volume, the name that `mount` remembers it by, or the path of a file or device
+    #[arg(value_parser = Endpoint::source)]
     source: Endpoint,
     /// Where to: a file that does not exist is made, sparse, of the size of the source
+    #[arg(value_parser = Endpoint::destination)]
     destination: Endpoint,
     /// Copy only so many bytes, the first; a file that is made gets just this length
     #[arg(long)]
@@ -165,6 +168,20 @@ impl Endpoint {
         let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
         Self { uri: Uri::of_path(path, is_device) }
     }
+
+    /// A bare word may be the name of a volume.
+    fn source(text: &str) -> Result<Self, PlaceError> {
+        match named::named(text).map_err(PlaceError::Named)? {
+            Some(uri) => Ok(Self { uri }),
+            None => text.parse(),
+        }
+    }
+
+    /// What is written to is a volume only if its URI says so, and a file only if no volume has that name.
+    fn destination(text: &str) -> Result<Self, PlaceError> {
+        named::refuse_as_file(text).map_err(PlaceError::Named)?;
+        text.parse()
+    }
 }
 
 impl FromStr for Endpoint {
@@ -200,6 +217,8 @@ enum PlaceError {
     UnknownScheme(UriError, String),
     #[error(transparent)]
     Uri(UriError),
+    #[error("{0}")]
+    Named(String),
 }
 
 /// Copies, flushes, and verifies if asked to.

@@ -2,6 +2,7 @@
 
 use volume::layer::pipeline::Settings;
 
+use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
 use super::{closing, stop_on_signals, unless_stopped};
 use crate::chain::{self, OpenOptions};
@@ -14,7 +15,8 @@ use crate::uri::Uri;
 /// A volume with a file system, and how to get there.
 #[derive(Debug, clap::Args)]
 pub(super) struct FilesArgs {
-    /// The volume; an encrypted one is recognised
+    /// The volume: its URI, or the name that `mount` remembers it by; an encrypted one is recognised
+    #[arg(value_parser = named::volume)]
     pub(super) uri: Uri,
     #[command(flatten)]
     secret: SecretArgs,

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use volume::Shape;
 use volume::layer::pipeline::Settings;
 
+use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
 use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions};
 use crate::failure::{Failure, Outcome};
@@ -19,7 +20,8 @@ use crate::uri::Uri;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The volume
+    /// The volume: its URI, or the name that `mount` remembers it by
+    #[arg(value_parser = named::volume)]
     uri: Uri,
     /// Open it without the right to write
     #[arg(long)]

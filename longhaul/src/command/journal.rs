@@ -11,6 +11,7 @@ use volume::layer::journal::{
 };
 
 use super::journal_args::{damaged, frozen};
+use super::named;
 use super::options::{LoginArgs, OutageArgs};
 use crate::attachments;
 use crate::chain::{self, Contents, JournalOptions, JournalSource, OpenOptions};
@@ -47,7 +48,8 @@ bytes as they are sent: of an encrypted volume ciphertext, so that no pass-phras
 enum Action {
     /// Show for which volume it is and what it holds
     Status {
-        /// The journal
+        /// The journal, or the name that `mount` remembers its volume by
+        #[arg(value_parser = named::journal)]
         file: PathBuf,
         /// Print one JSON object, with sizes in bytes and times in seconds since 1970
         #[arg(long)]
@@ -57,21 +59,24 @@ enum Action {
     Drain(Box<Drain>),
     /// Save what it holds in a replay log, for `longhaul replay`; the journal stays as it is
     Export {
-        /// The journal
+        /// The journal, or the name that `mount` remembers its volume by
+        #[arg(value_parser = named::journal)]
         file: PathBuf,
         /// The directory of the replay log
         dir: PathBuf,
     },
     /// The same of a journal that is damaged: what stands before the damage
     Salvage {
-        /// The journal
+        /// The journal, or the name that `mount` remembers its volume by
+        #[arg(value_parser = named::journal)]
         file: PathBuf,
         /// The directory of the replay log
         dir: PathBuf,
     },
     /// Remove it
     Discard {
-        /// The journal
+        /// The journal, or the name that `mount` remembers its volume by
+        #[arg(value_parser = named::journal)]
         file: PathBuf,
         /// Even if it holds what its volume lacks, which is LOST then
         #[arg(long)]
@@ -81,9 +86,11 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Drain {
-    /// The journal
+    /// The journal, or the name that `mount` remembers its volume by
+    #[arg(value_parser = named::journal)]
     file: PathBuf,
     /// The volume; the one that the journal names if it is left out
+    #[arg(value_parser = named::volume)]
     uri: Option<Uri>,
     /// Send it although others may have written to the volume since: it is not reserved any more for the attachment that
     /// the journal is from

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 use volume::Volume;
 
+use super::named;
 use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
 use super::{
     READ_ONLY, closing, say, say_done, say_json, stop_on_signals, tell_of_memory, unless_stopped,
@@ -176,7 +177,8 @@ fn label(text: &str) -> Result<String, String> {
 /// The volume, and how to get there.
 #[derive(Debug, clap::Args)]
 struct VolumeArgs {
-    /// The volume
+    /// The volume: its URI, or the name that `mount` remembers it by
+    #[arg(value_parser = named::volume)]
     uri: Uri,
     #[command(flatten)]
     login: LoginArgs,

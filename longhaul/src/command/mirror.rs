@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use serde::Serialize;
 
+use super::named;
 use super::options::{LoginArgs, OutageArgs};
 use crate::chain::OpenOptions;
 use crate::chain::mirror::{self, OpenMirror};
@@ -58,7 +59,8 @@ enum Action {
 /// Which mirror, and how its members are reached.
 #[derive(Debug, clap::Args)]
 struct On {
-    /// The mirror
+    /// The mirror: its URI, or the name that `mount` remembers it by
+    #[arg(value_parser = named::volume)]
     uri: Uri,
     #[command(flatten)]
     login: LoginArgs,

@@ -39,6 +39,7 @@ pub mod man_pages;
 pub mod media;
 pub mod mirror;
 pub mod mount;
+pub(crate) mod named;
 mod open_metrics;
 mod options;
 pub mod reload;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use volume::layer::pipeline::Settings;
 use volume::{Durability, Volume};
 
+use super::named;
 use super::options::{LoginArgs, OutageArgs, WriterArgs};
 use crate::attachments;
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
@@ -32,6 +33,7 @@ pub struct Args {
     /// The replay log
     file: PathBuf,
     /// The volume; the one that the log names if it is left out
+    #[arg(value_parser = named::volume)]
     uri: Option<Uri>,
     /// Show what the log holds, and write nothing
     #[arg(long)]

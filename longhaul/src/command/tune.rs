@@ -11,6 +11,7 @@ use serde::Serialize;
 use volume::layer::pipeline::Settings;
 use volume::{Shape, Span};
 
+use super::named;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, WriterArgs};
 use super::trace_file::TraceFile;
 use crate::chain::{self, Chain, OpenOptions};
@@ -27,7 +28,8 @@ use crate::uri::Uri;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The volume
+    /// The volume: its URI, or the name that `mount` remembers it by
+    #[arg(value_parser = named::volume)]
     uri: Uri,
     /// Measure writes too, on this part of the volume; WHAT IS THERE IS LOST. Half of it is the most
     /// that is in flight

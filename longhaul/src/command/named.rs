@@ -1,0 +1,204 @@
+//! Volumes that are called by the name that `mount` remembers.
+//!
+//! One rule holds for all commands but `mount`, which takes no paths: a word with a scheme is a URI, and one without is a
+//! name. Where a file of this directory has that name too, neither is taken. What a copy goes to is never named, since a file
+//! would be made otherwise.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Command};
+
+use crate::failure::Outcome;
+use crate::remembered::{self, Remembered};
+use crate::state_dir::state_dir;
+use crate::uri::{Uri, UriError};
+
+/// Options of `mount` that say who logs in, and to whom.
+const LOGIN: &[&str] = &[
+    "--initiator",
+    "--chap-user",
+    "--chap-secret-file",
+    "--chap-secret-env",
+    "--chap-mutual-user",
+    "--chap-mutual-secret-file",
+    "--chap-mutual-secret-env",
+    "--chap-weak",
+    "--identity",
+    "--site-key",
+    "--pin",
+    "--protection",
+];
+
+/// Options of `mount` that open an encrypted volume.
+const SECRETS: &[&str] = &["--passphrase-file", "--passphrase-env", "--key-file"];
+
+/// Options of `mount` that narrow what is done to a volume.
+const NARROWING: &[&str] = &["--encrypted", "--read-only"];
+
+/// Commands to which a pass-phrase means more than to open the volume.
+const ASK: &[&str] = &["key", "copy"];
+
+/// The arguments that may be a name.
+const NAMED: &[&str] = &["uri", "source"];
+
+/// A command of which another argument may be a name, and that.
+const JOURNAL: (&str, &str) = ("journal", "file");
+
+/// Reads the volume of a command that takes no paths.
+pub(super) fn volume(text: &str) -> Result<Uri, String> {
+    match text.parse() {
+        Ok(uri) => Ok(uri),
+        Err(why @ UriError::NoScheme(_)) => named(text)?.ok_or_else(|| unknown(&why)),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// The volume of this name; `None` if none has it. Refused where a file has it too.
+pub(super) fn named(word: &str) -> Result<Option<Uri>, String> {
+    let Some(known) = find(word)? else { return Ok(None) };
+    match is_file(Path::new(word)) {
+        true => Err(ambiguous(word, "a file of this directory", &known)),
+        false => uri(word, &known).map(Some),
+    }
+}
+
+/// Refuses the name of a volume for what would be a file.
+pub(super) fn refuse_as_file(word: &str) -> Result<(), String> {
+    match find(word)? {
+        Some(known) => Err(ambiguous(word, "a file to be made or written here", &known)),
+        None => Ok(()),
+    }
+}
+
+/// Reads the path of a journal, or the name of the volume that it is for.
+pub(super) fn journal(text: &str) -> Result<PathBuf, String> {
+    let Some(known) = find(text)? else { return Ok(text.into()) };
+    if is_file(Path::new(text)) {
+        return Err(ambiguous(text, "a file of this directory", &known));
+    }
+    let given = known.value_of("--journal").and_then(|value| value.split(',').next());
+    // It stands for no journal; an earlier mount may have had the one that is made by default.
+    let given = given.filter(|path| *path != "none");
+    let default = || Some(state_dir()?.join(format!("{text}.journal")));
+    let path = given.map(PathBuf::from).or_else(default);
+    path.ok_or_else(|| format!("there is no directory for the journal of `{text}`"))
+}
+
+fn find(word: &str) -> Result<Option<Remembered>, String> {
+    if remembered::name(word).is_err() {
+        return Ok(None);
+    }
+    let mut all = remembered::all().map_err(|why| why.to_string())?;
+    Ok(all.remove(word))
+}
+
+fn uri(word: &str, known: &Remembered) -> Result<Uri, String> {
+    known.uri.parse().map_err(|why| format!("`{word}` is remembered as {}: {why}", known.uri))
+}
+
+fn ambiguous(word: &str, file: &str, known: &Remembered) -> String {
+    let volume = &known.uri;
+    format!(
+        "`{word}` could be {file} or the volume {volume}: write file:{word} for the file, or the URI of the volume"
+    )
+}
+
+fn unknown(why: &UriError) -> String {
+    let names: Vec<_> = remembered::all().unwrap_or_default().into_keys().collect();
+    match names.is_empty() {
+        true => why.to_string(),
+        false => format!("{why}; these volumes are remembered: {}", names.join(", ")),
+    }
+}
+
+/// What could be a volume.
+fn is_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| !found.is_dir())
+}
+
+/// The command line with how to log in to the volume, and to open it, where it is called by a name; `None` if it is not.
+pub(crate) fn with_remembered_options(
+    command: &Command,
+    arguments: &[OsString],
+) -> Outcome<Option<Vec<OsString>>> {
+    let Ok(matches) = command.clone().try_get_matches_from(arguments) else { return Ok(None) };
+    let (mut leaf, mut matches) = (command, &matches);
+    let (mut asks, mut named) = (false, NAMED.to_vec());
+    while let Some((name, below)) = matches.subcommand() {
+        let Some(found) = leaf.find_subcommand(name) else { break };
+        asks |= ASK.contains(&name);
+        named.extend((name == JOURNAL.0).then_some(JOURNAL.1));
+        (leaf, matches) = (found, below);
+    }
+    let words = named.iter().filter_map(|id| word(matches, id));
+    let names: Vec<_> = words.filter(|word| remembered::name(word).is_ok()).collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let mut all = remembered::all()?;
+    let Some(known) = names.iter().find_map(|name| all.remove(name)) else { return Ok(None) };
+    let opens: &[&str] = if asks { &[] } else { SECRETS };
+    Ok(Some(with(arguments, &known, |option| {
+        let is_wanted = [LOGIN, opens, NARROWING].iter().any(|some| some.contains(&option));
+        let long = option.strip_prefix("--");
+        is_wanted && leaf.get_arguments().any(|argument| argument.get_long() == long)
+    })))
+}
+
+/// What was given for an argument.
+fn word(matches: &ArgMatches, id: &str) -> Option<String> {
+    let mut given = matches.try_get_raw(id).ok()??;
+    given.next()?.to_str().map(str::to_owned)
+}
+
+/// The command line with those remembered options that are wanted and not given.
+fn with(
+    arguments: &[OsString],
+    known: &Remembered,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Vec<OsString> {
+    let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+    let given: Vec<_> = arguments.iter().map(|word| key(&word.to_string_lossy())).collect();
+    let is_given = |option: &str| given.iter().any(|given| given == option);
+    let opens = SECRETS.iter().any(|secret| is_given(secret)) || is_given("--raw");
+    let mut taken = false;
+    let options = known.options.iter().filter(|word| {
+        if word.starts_with('-') {
+            let option = key(word);
+            let is_closed = option == "--encrypted" || SECRETS.contains(&&*option);
+            taken = is_wanted(&option) && !is_given(&option) && !(opens && is_closed);
+        }
+        taken
+    });
+    let mut words = arguments.to_vec();
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    words.splice(end..end, options.map(OsString::from));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn options_are_added_unless_they_are_given() {
+        let options = "--read-only --passphrase-file /p --window 8M --pin=K --chap-user me";
+        let uri = "file:/a".parse().unwrap();
+        let options = options.split(' ').map(str::to_owned).collect();
+        let known = Remembered::of(&uri, None, options);
+        let all = |option: &str| option != "--window";
+        for (line, expected) in [
+            ("info a", "info a --read-only --passphrase-file /p --pin=K --chap-user me"),
+            ("info a --pin L", "info a --pin L --read-only --passphrase-file /p --chap-user me"),
+            ("info a --key-file k", "info a --key-file k --read-only --pin=K --chap-user me"),
+            ("attach a --raw -- b", "attach a --raw --read-only --pin=K --chap-user me -- b"),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let made = with(&words, &known, all).join(OsStr::new(" "));
+            assert_eq!(made.to_str().unwrap(), expected);
+        }
+    }
+}
