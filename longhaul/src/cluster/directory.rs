@@ -4,10 +4,13 @@
 //! which a gateway that is stopped could hold for ever. The newest version counts. Old ones are removed, the oldest first,
 //! so that a gateway that was stopped in the middle of a change notices that the version it has read is gone.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX};
 use tempfile::{NamedTempFile, TempPath};
@@ -20,6 +23,9 @@ const KEPT: u64 = 64;
 
 const PREFIX: &str = "record-";
 
+/// How the names of files begin that tell when a gateway has looked.
+const SEEN: &str = "seen-";
+
 /// The digits of a version in a name.
 const DIGITS: usize = 20;
 
@@ -29,13 +35,16 @@ pub(super) struct Directory {
     path: PathBuf,
     /// How the names of new files begin before they are a version: they are this gateway's.
     new: String,
+    /// The file whose time of change tells when this gateway has looked at the record last.
+    seen: PathBuf,
 }
 
 impl Directory {
     /// The directory at `path`, for this gateway. It has to be there: one that is made where a file system is not mounted
     /// would be another than that of the other gateways.
     pub(super) fn open(path: &Path, gateway: &GatewayName) -> io::Result<Self> {
-        let directory = Self { path: path.to_owned(), new: format!("new-{gateway}-") };
+        let seen = path.join(format!("{SEEN}{gateway}"));
+        let directory = Self { path: path.to_owned(), new: format!("new-{gateway}-"), seen };
         directory.remove_left()?;
         Ok(directory)
     }
@@ -43,7 +52,21 @@ impl Directory {
     /// The same to be read only.
     pub(super) fn look(path: &Path) -> io::Result<Self> {
         fs::read_dir(path)?;
-        Ok(Self { path: path.to_owned(), new: String::new() })
+        Ok(Self { path: path.to_owned(), new: String::new(), seen: PathBuf::new() })
+    }
+
+    /// When each of the other gateways looked at the record last, by a clock of its own: only whether that changes tells
+    /// something.
+    pub(super) fn others_seen(&self) -> io::Result<BTreeMap<OsString, SystemTime>> {
+        let mut seen = BTreeMap::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let is_one = entry.file_name().as_encoded_bytes().starts_with(SEEN.as_bytes());
+            if is_one && entry.path() != self.seen {
+                seen.insert(entry.file_name(), fs::symlink_metadata(entry.path())?.modified()?);
+            }
+        }
+        Ok(seen)
     }
 
     fn path(&self, version: u64) -> PathBuf {
@@ -181,6 +204,11 @@ impl RecordStore for Directory {
         self.forget_before(record.version)?;
         Ok(true)
     }
+
+    fn show_presence(&self) -> io::Result<()> {
+        let file = File::options().create(true).write(true).truncate(false).open(&self.seen)?;
+        file.set_modified(SystemTime::now())
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +258,18 @@ mod tests {
         store.read().unwrap_err();
         fs::rename(store.path(1), store.path(2)).unwrap();
         store.read().unwrap_err();
+    }
+
+    #[test]
+    fn gateway_that_looks_again_is_seen_by_others_and_not_by_itself() {
+        let home = tempfile::tempdir().unwrap();
+        let [one, two] = ["a", "b"].map(|name| directory(home.path(), name));
+        one.show_presence().unwrap();
+        assert_eq!(one.others_seen().unwrap().len(), 0);
+        let before = two.others_seen().unwrap();
+        assert_eq!(before.len(), 1);
+        one.show_presence().unwrap();
+        assert_ne!(two.others_seen().unwrap(), before);
     }
 
     /// Beneath a file system that is not mounted there is another directory, or none.

@@ -288,7 +288,15 @@ impl Driver {
         // Those who ask from here on want what is there then.
         let refreshes = std::mem::take(&mut self.refreshes);
         let store = Arc::clone(&self.store);
-        let found = self.operation(move || store.read()).await.and_then(|found| self.check(found));
+        let look = move || {
+            let found = store.read()?;
+            // Not where another directory is in the place of that of the cluster. Whoever wants to move finds out.
+            if found.is_some() {
+                let _ = store.show_presence();
+            }
+            Ok(found)
+        };
+        let found = self.operation(look).await.and_then(|found| self.check(found));
         let failed = found.as_ref().err().map(|why| (why.kind(), why.to_string()));
         let found = found.map_err(|why| self.report("read", &why));
         self.lease.read(now(), found);

@@ -10,11 +10,12 @@ mod store;
 mod survey;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::cluster::{Holder, Role, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use self::directory::Directory;
 use self::driver::{Driver, Request};
@@ -23,16 +24,26 @@ use self::observer::Published;
 use self::reservations::UnitReservations;
 pub use self::survey::{Finding, survey};
 use crate::config::ClusterOptions;
-use crate::failure::{OrFail as _, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::target::lun::{Disk, MediumPermit, Shared};
 
 /// How long an end waits for the lease to be given back.
 const LEFT_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long the files of a cluster may take to say who is there.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Another gateway is looked for during this part of a lease, in which it looks at the record several times.
+const LOOKED_FOR: u32 = 3;
+
+/// How often it is looked for in a lease.
+const LOOKS: u32 = 40;
+
 /// The part of this gateway in its cluster.
 pub struct Cluster {
     options: ClusterOptions,
+    store: Arc<Directory>,
     requests: mpsc::Sender<Request>,
     roles: watch::Receiver<Role>,
     observer: Observer,
@@ -58,9 +69,10 @@ impl Cluster {
         let (tell, roles, observer) = Published::new(&options.gateway, &permit);
         let store = Arc::new(store);
         let fence = options.fence.clone();
-        let driver = Driver::new(settings, (store, fence), asked, tell, Arc::clone(&permit));
+        let record = Arc::<Directory>::clone(&store);
+        let driver = Driver::new(settings, (record, fence), asked, tell, Arc::clone(&permit));
         let (options, driver) = (options.clone(), Some(driver));
-        Ok(Self { options, requests, roles, observer, permit, driver })
+        Ok(Self { options, store, requests, roles, observer, permit, driver })
     }
 
     /// What a disk shares that is this unit of this target.
@@ -107,14 +119,39 @@ impl Cluster {
         Reporter { requests: self.requests.clone(), lease: self.options.lease }
     }
 
-    /// Has another gateway be active, or this one: whichever is not.
+    /// Has another gateway be active, or this one: whichever is not. An active one gives up nothing where no other is there
+    /// to take it.
     pub async fn move_on(&self) -> Outcome<String> {
+        if self.role() == Role::Active && !self.is_another_there().await? {
+            let why = "no other gateway looks at the record of the cluster";
+            return Err(Failure::new("cannot move the volumes to another gateway").because(why).hint(
+                "nothing was changed; start the other gateway, and see that it has the same `directory`: `longhaul check` and its log tell",
+            ));
+        }
         tell(&self.requests, Request::Move).await;
         let gateway = &self.options.gateway;
         Ok(match self.role() {
             Role::Leaving => format!("{gateway} gives the volumes to another gateway"),
             _ => format!("{gateway} has asked for the volumes"),
         })
+    }
+
+    /// Whether another gateway looks at the record now.
+    async fn is_another_there(&self) -> Outcome<bool> {
+        let look = || async {
+            let store = Arc::clone(&self.store);
+            let seen = timeout(SEEN_WITHIN, spawn_blocking(move || store.others_seen())).await;
+            let what = || "cannot look for another gateway".to_owned();
+            seen.or_fail(what)?.or_fail(what)?.or_fail(what)
+        };
+        let (before, began) = (look().await?, Instant::now());
+        while began.elapsed() < self.options.lease / LOOKED_FOR {
+            sleep(self.options.lease / LOOKS).await;
+            if look().await? != before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Gives the lease back, after everything is closed.

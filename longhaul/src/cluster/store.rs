@@ -14,4 +14,7 @@ pub(super) trait RecordStore: fmt::Debug + Send + Sync {
     /// Puts `record` in the place of the version before; `false` if another one is there. After an error it may be there
     /// or not, or come to be there.
     fn replace(&self, record: &Record) -> io::Result<bool>;
+
+    /// Shows the other gateways that this one looks at the record.
+    fn show_presence(&self) -> io::Result<()>;
 }

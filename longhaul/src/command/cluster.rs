@@ -1,5 +1,7 @@
 //! `longhaul cluster`: which gateway of a cluster is active, and to have another one be it.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 
 use super::invite::PATIENCE;
@@ -22,6 +24,9 @@ Examples:
   longhaul cluster move
 
 An active gateway that is asked to move gives its volumes to another one; one in standby asks for them.";
+
+/// Longer than a gateway looks for another one.
+const MOVED_WITHIN: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Subcommand)]
 enum Action {
@@ -53,6 +58,6 @@ pub async fn run(args: Args) -> Outcome {
             }
             say(&status.text())
         }
-        Action::Move { server } => say_done(&server.ask("cluster move", PATIENCE).await?),
+        Action::Move { server } => say_done(&server.ask("cluster move", MOVED_WITHIN).await?),
     }
 }

@@ -287,6 +287,42 @@ fn standby_knows_the_reservations_and_takes_over_when_the_active_gateway_is_kill
 
 /// A gateway that is stopped and goes on later answers nothing from the medium: the fence has ended it before another one
 /// took over. Without a fence nobody takes over, as the file is locked.
+/// The volumes are not closed for nobody: not where the other gateway was never there, nor where it is gone.
+#[test]
+fn move_without_another_gateway_is_refused_and_changes_nothing() {
+    let mut pair = Pair::new([1, 2]);
+    pair.start(0);
+    pair.wait_for(0);
+    let epoch = |pair: &Pair| {
+        let told: serde_json::Value =
+            serde_json::from_str(&pair.ask(0, &["show", "--json"])).unwrap();
+        assert_eq!(told["role"], "active", "{told}");
+        told["epoch"].as_u64().unwrap()
+    };
+    let before = epoch(&pair);
+    let refused = |pair: &Pair| {
+        let mut command = Command::new(LONGHAUL);
+        command.args(["cluster", "move", "--control", "control.sock"]).current_dir(pair.dir(0));
+        let (said, status) = run(&command);
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("no other gateway") && said.contains("nothing was changed"),
+            "{said}"
+        );
+    };
+    refused(&pair);
+    assert_eq!(epoch(&pair), before);
+    pair.start(1);
+    pair.until(1, "standby");
+    pair.kill(1);
+    refused(&pair);
+    assert_eq!(epoch(&pair), before);
+    pair.start(1);
+    pair.ask(0, &["move"]);
+    pair.wait_for(1);
+    pair.end();
+}
+
 #[test]
 fn gateway_that_is_stopped_keeps_the_file_until_it_is_fenced() {
     let pair = Pair::without_fence([1, 2]).started();
