@@ -46,10 +46,15 @@ impl Site {
     }
 
     fn serve(&self) -> Running {
+        self.serve_large("24M")
+    }
+
+    /// The same with a large volume of this size.
+    fn serve_large(&self, size: &str) -> Running {
         let mut command = Command::new(LONGHAUL);
         command.args(["serve", "--volume", "disk=file:disk.img,size=1M", "--state", "state"]);
         command.args(["--volume", "other=file:other.img,size=1M"]);
-        command.args(["--volume", "large=file:large.img,size=24M"]);
+        command.args(["--volume", &format!("large=file:large.img,size={size}")]);
         command.args(["--listen", &self.portal().to_string()]).current_dir(self.path());
         let server = Running::start(&mut command);
         (0..3).for_each(|_| drop(server.line().expect("the server is ready")));
@@ -314,6 +319,31 @@ fn other_machine_is_told_of_the_journal_of_an_encrypted_volume() {
     let (client, nbd) = site.attach_to("large", "d.sock", &options);
     drop(nbd);
     assert!(client.stop().success());
+    assert!(server.stop().success());
+}
+
+/// The header names the journal by an id, which is another one for a volume that has grown.
+#[test]
+fn own_journal_of_a_volume_that_has_grown_is_not_told_of_as_if_it_were_of_another() {
+    let site = Site::new();
+    let server = site.serve();
+    site.encrypt(&[]);
+    let options = ["--passphrase-file", "pass", "--journal", "j,size=8M"];
+    let (client, nbd) = site.attach_to("large", "a.sock", &options);
+    drop(nbd);
+    client.kill();
+    server.kill();
+    let large = std::fs::File::options().write(true).open(site.path().join("large.img")).unwrap();
+    large.set_len(32 << 20).unwrap();
+    let server = site.serve_large("32M");
+    let uri = site.uri("large");
+    let attach = [&["attach", &uri, "--nbd", "b.sock"], &options[..]].concat();
+    let said = std::fs::File::create(site.path().join("said")).unwrap();
+    let client = Running::start(site.longhaul(&attach).stderr(said));
+    client.line().expect("the attachment is ready");
+    assert!(client.stop().success());
+    let said = std::fs::read_to_string(site.path().join("said")).unwrap();
+    assert!(!said.contains("has kept changes"), "{said}");
     assert!(server.stop().success());
 }
 

@@ -208,6 +208,7 @@ async fn open(
     let label = label(uri, &**probe, &beneath.volume).await?;
     let shape = beneath.volume.shape();
     let (file, found) = source.open(shape.size).await?;
+    let former = found.as_ref().map(|(_, found)| found.superblock.id);
     let recovered = match found {
         Some((there, found)) if fits(&there, &found, &label, shape, declined.is_some())? => {
             // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
@@ -220,7 +221,7 @@ async fn open(
     };
     // Before anything is accepted: an attachment without the journal must be told.
     writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
-    note(beneath, &recovered, token).await;
+    note(beneath, (&recovered, former), token).await;
     let replayed = recovered.changes.len();
     // What it holds is for a volume of that size: one that has grown since is as large as it is once it holds nothing.
     let size = recovered.superblock.volume.size;
@@ -257,14 +258,16 @@ async fn open(
 }
 
 /// Says in the header of an encrypted volume that it may lack what is in the journal. What the journal holds may be of the
-/// header: that is there already then, and what says so too.
-async fn note(beneath: &Opened, recovered: &Recovered, key: u64) {
+/// header: that is there already then, and what says so too. One that was begun anew, since it held nothing, had another id,
+/// which the header may name still.
+async fn note(beneath: &Opened, (recovered, former): (&Recovered, Option<[u8; 16]>), key: u64) {
     if !recovered.changes.is_empty() {
         return;
     }
     let Superblock { id, ring_len, .. } = &recovered.superblock;
     if let Ok(Some(found)) = luks::journal_token(&beneath.volume).await
         && !found.is_of(id)
+        && !former.is_some_and(|former| found.is_of(&former))
     {
         print_error(&format_args!("longhaul: {}; {LEFT_THERE}", found.describe()));
     }
