@@ -125,14 +125,27 @@ fn damaged_copy_of_a_header_is_told_of_and_repaired_by_who_may_write() {
     for (copy, name) in [(0, "first"), (1, "second")] {
         damage(home, copy);
         let damaged = fs::read(home.join("disk.img")).unwrap();
-        let said = done(home, "\"$0\" key list file:disk.img");
-        let what = format!("the {name} copy of the LUKS2 header is damaged");
-        assert!(said.contains("WARN") && said.contains(&what), "{said}");
+        let said = done(home, "\"$0\" key list --read-only file:disk.img");
+        let what = format!("the {name} copy of the header is damaged");
+        assert!(said.contains(&what) && said.contains("not repaired"), "{said}");
+        assert_eq!(fs::read(home.join("disk.img")).unwrap(), damaged, "it only reads");
+        let said = done(home, "\"$0\" key test file:disk.img --passphrase-file pass");
+        assert!(
+            said.contains(&format!("the {name} copy of the LUKS2 header is damaged")),
+            "{said}"
+        );
         assert_eq!(fs::read(home.join("disk.img")).unwrap(), damaged, "it only reads");
 
+        let said = done(home, "\"$0\" key list file:disk.img");
+        let repaired = format!("the {name} copy of the LUKS2 header was damaged: repaired");
+        assert!(said.contains("WARN") && said.contains(&repaired), "{said}");
+        let said = done(home, "\"$0\" key list file:disk.img");
+        assert!(!said.contains("damaged"), "{said}");
+        done(home, "cryptsetup luksDump disk.img");
+
+        damage(home, copy);
         let attach = "exec \"$0\" attach file:disk.img --nbd disk.sock --passphrase-file pass 2>&1";
         let attached = Running::start(&mut shell(home, attach));
-        let repaired = format!("the {name} copy of the LUKS2 header was damaged: repaired");
         assert!(says(&attached, &repaired).contains("WARN"));
         says(&attached, "ready ");
         assert!(attached.stop().success());
@@ -140,6 +153,45 @@ fn damaged_copy_of_a_header_is_told_of_and_repaired_by_who_may_write() {
         assert!(!said.contains("damaged"), "{said}");
         done(home, "cryptsetup luksDump disk.img");
     }
+}
+
+/// The other copy is all there is of the header: it is not touched, and nothing is made up from what is left.
+#[test]
+fn header_without_a_whole_copy_is_left_as_it_is_by_key_list() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::write(home.join("pass"), "correct horse battery staple").unwrap();
+    let init = "\"$0\" key init file:disk.img --size 24M --passphrase-file pass";
+    done(home, &format!("{init} {}", CHEAP.join(" ")));
+    (0..2).for_each(|copy| damage(home, copy));
+    let damaged = fs::read(home.join("disk.img")).unwrap();
+    let (said, status) = run(&shell(home, "\"$0\" key list file:disk.img 2>&1"));
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert_eq!(fs::read(home.join("disk.img")).unwrap(), damaged);
+}
+
+/// A volume that another writer has is listed, and not repaired.
+#[test]
+fn damaged_header_of_a_volume_in_use_is_listed_and_not_repaired() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::write(home.join("pass"), "correct horse battery staple").unwrap();
+    let init = "\"$0\" key init file:disk.img --size 24M --passphrase-file pass";
+    done(home, &format!("{init} {}", CHEAP.join(" ")));
+    let serve = "exec \"$0\" serve --listen 127.0.0.1:0 --volume disk=file:disk.img";
+    let server = Running::start(&mut shell(home, serve));
+    let uri = says(&server, "ready ").strip_prefix("ready ").unwrap().to_owned();
+    let attach = format!("exec \"$0\" attach '{uri}' --nbd disk.sock --passphrase-file pass 2>&1");
+    let attached = Running::start(&mut shell(home, &attach));
+    says(&attached, "ready ");
+    damage(home, 0);
+    let damaged = fs::read(home.join("disk.img")).unwrap();
+    let other = "--initiator iqn.2000-01.example:other";
+    let said = done(home, &format!("\"$0\" key list '{uri}' {other} 2>&1"));
+    assert!(said.contains("is not repaired") && said.contains("slot 0"), "{said}");
+    assert_eq!(fs::read(home.join("disk.img")).unwrap(), damaged);
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{
     READ_ONLY, closing, say, say_done, say_json, stop_on_signals, tell_of_memory, unless_stopped,
 };
 use crate::chain::{self, Chain, OpenOptions};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, print_error};
 use crate::luks::{self, CipherArgs, CostArgs, Init, Key, Restore, Slots};
 use crate::printable::OneLine;
 use crate::printable::Shown as _;
@@ -106,10 +106,13 @@ enum Command {
         #[command(flatten)]
         cost: CostArgs,
     },
-    /// Show what can be known without a pass-phrase
+    /// Show what can be known without a pass-phrase; a copy of the header that is damaged is repaired from the other one
     List {
         #[command(flatten)]
         on: VolumeArgs,
+        /// Repair nothing
+        #[arg(long)]
+        read_only: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -275,7 +278,7 @@ pub async fn run(args: Args) -> Outcome {
             });
             say_done(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
         }
-        Command::List { on, json } => list(&on, json).await,
+        Command::List { on, read_only, json } => list(&on, read_only, json).await,
         Command::Test { on, recovery, json, secret } => test(&on, recovery, json, &secret).await,
         Command::Sheet { on, output, notes, secret, cost } => {
             let to = SheetFile::new(output.clone())?;
@@ -379,8 +382,21 @@ async fn test(on: &VolumeArgs, recovery: bool, json: bool, secret: &SecretArgs) 
     say(&format!("opens key slot {}", slots.join(", and the same again key slot ")))
 }
 
-async fn list(on: &VolumeArgs, json: bool) -> Outcome {
-    let slots = on.look(async |volume| luks::slots(volume).await).await?;
+async fn list(on: &VolumeArgs, read_only: bool, json: bool) -> Outcome {
+    let mut slots = on.look(async |volume| luks::slots(volume).await).await?;
+    if let Some(damage) = &slots.damage {
+        let repaired = match read_only {
+            true => Err(Failure::new("--read-only was given")),
+            false => on.change(async |volume| luks::repair(volume).await).await,
+        };
+        match repaired {
+            Ok(()) => slots.damage = None,
+            // What is there can be shown all the same: somebody else may be using the volume.
+            Err(why) => print_error(&format_args!(
+                "longhaul: {damage}, the other one is used; it is not repaired: {why}"
+            )),
+        }
+    }
     if json {
         return say_json(&slots);
     }
@@ -396,6 +412,9 @@ fn describe(uri: &Uri, volume: &Slots) -> String {
         "  data    {} bytes at {}, {} in sectors of {}\n",
         volume.size, volume.offset, volume.cipher, volume.sector_size
     );
+    if let Some(damage) = &volume.damage {
+        text += &format!("  DAMAGED {damage}\n");
+    }
     for slot in &volume.slots {
         let kdf = slot.kdf.as_deref().unwrap_or("none");
         text += &format!("  slot {:<2} {} bits, {}", slot.slot, slot.key_bits, OneLine(kdf));

@@ -25,7 +25,8 @@ pub(super) async fn fetch(volume: &Arc<dyn Volume>) -> Outcome<Arc<Image>> {
 /// Makes both copies of `image` the same, on the volume too, and notes in them that discards are passed on if that
 /// is wanted. Where the volume takes no writes the answer is `image` as it was.
 ///
-/// A slot must have opened before: what a store has put there is not worked on without one.
+/// A slot must have opened before where the copies differ: what a store has put there is not worked on without one. A copy
+/// that is damaged is replaced by the other one, which is whole, whoever asks for it.
 pub(super) async fn finish(
     volume: &Arc<dyn Volume>,
     image: Arc<Image>,
@@ -33,7 +34,9 @@ pub(super) async fn finish(
 ) -> Outcome<Arc<Image>> {
     let old = Header::superseded(&image.bytes);
     let notes = pass_discards && !image.header.passes_discards();
-    report(&image, volume.shape().read_only);
+    if volume.shape().read_only {
+        report(&image);
+    }
     if volume.shape().read_only || (old.is_none() && image.damaged.is_none() && !notes) {
         return Ok(image);
     }
@@ -43,30 +46,32 @@ pub(super) async fn finish(
         tracing::info!(uuid, "a change of the LUKS2 header was cut short: finishing it");
         wipe(volume, &gone(&old, &image.header)).await?;
     }
+    let damaged = image.damaged;
     let (image, settled) = blocking(move || {
         let settled = Image::changed(library::settled(&image, size, pass_discards)?, size)?;
         Ok((image, settled))
     })
     .await?;
     writeback::write(volume, Before::Changed(&image), &settled).await?;
-    Ok(Arc::new(settled))
-}
-
-/// Tells a person of a damaged copy, and what becomes of it.
-pub(super) fn report(image: &Image, read_only: bool) {
-    let Some(place) = image.damaged else { return };
-    let uuid = &image.header.uuid;
-    if read_only {
-        tracing::warn!(
-            uuid,
-            "{place} of the LUKS2 header is damaged, the other one is used: opening the volume to write repairs it"
-        );
-    } else {
+    if let Some(place) = damaged {
+        let uuid = &settled.header.uuid;
         tracing::warn!(
             uuid,
             "{place} of the LUKS2 header was damaged: repaired from the other one"
         );
     }
+    Ok(Arc::new(settled))
+}
+
+/// Tells a person of a damaged copy that stays so.
+pub(super) fn report(image: &Image) {
+    let Some(place) = image.damaged else { return };
+    let uuid = &image.header.uuid;
+    tracing::warn!(
+        uuid,
+        "{place} of the LUKS2 header is damaged, the other one is used: opening the volume to write, or `longhaul key list`, \
+         repairs it"
+    );
 }
 
 /// Where slots lay that the older copy lists and the newer one does not. The store may have made it up, so that only

@@ -296,7 +296,7 @@ pub struct Test {
 /// Tries a pass-phrase or key file; one that opens nothing is a failure. Nothing is written.
 pub async fn test(volume: Arc<dyn Volume>, key: impl Into<Key>) -> Outcome<Test> {
     let held = HeaderOnVolume::fetch(volume).await?;
-    header_recovery::report(&held.image, true);
+    header_recovery::report(&held.image);
     recorded_size::report(&held.image.header, held.volume.shape().size);
     let (first, secret) = key.into().open(&held.image, held.size()).await?;
     let others = held.slots_opened(&secret, Some(first.slot)).await?;
@@ -353,6 +353,9 @@ pub struct Slots {
     pub size: u64,
     /// The size of a sector.
     pub sector_size: u32,
+    /// Which copy of the header is damaged, if one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
     /// The slots in use.
     pub slots: Vec<Slot>,
 }
@@ -381,7 +384,6 @@ pub struct Slot {
 /// Reads what the header says of itself; no secret is needed.
 pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
     let held = HeaderOnVolume::fetch(volume).await?;
-    header_recovery::report(&held.image, true);
     recorded_size::report(&held.image.header, held.volume.shape().size);
     let Image { header, payload, .. } = &*held.image;
     let slots = header.metadata.keyslots.iter().map(|(&slot, keyslot)| {
@@ -404,8 +406,19 @@ pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
         offset: payload.span.at,
         size: payload.span.len,
         sector_size: payload.sector_size,
+        damage: held.image.damaged.map(|place| format!("{place} of the header is damaged")),
         slots: slots.collect(),
     })
+}
+
+/// Writes a damaged copy of the header anew from the other one, which is whole; otherwise there is no header that can be read.
+/// No secret is needed, since no key slot is touched.
+pub async fn repair(volume: Arc<dyn Volume>) -> Outcome {
+    let HeaderOnVolume { volume, image } = HeaderOnVolume::fetch(volume).await?;
+    if image.damaged.is_some() {
+        header_recovery::finish(&volume, image, false).await?;
+    }
+    Ok(())
 }
 
 /// Writes the header to a new file, from which [`restore`] and `cryptsetup luksHeaderRestore` bring it

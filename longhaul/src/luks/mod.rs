@@ -42,8 +42,8 @@ pub use cost::{CostArgs, allow_memory, allow_time};
 pub use erase::Erasable;
 pub use journal_token::{JournalToken, journal_token, put_journal_token};
 pub use manage::{
-    Init, Restore, Slots, Test, add, backup, change, init, refuse_unless_blank, remove, restore,
-    slots, test,
+    Init, Restore, Slots, Test, add, backup, change, init, refuse_unless_blank, remove, repair,
+    restore, slots, test,
 };
 pub use unlock::{Encrypted, Key, LuksIdentity, Summary, identity, recognise};
 pub use writer_token::{Claim, WriterToken};
