@@ -320,12 +320,17 @@ impl File {
 
     /// Whether I/O on it never waits for a device: it lies in memory.
     pub fn lies_in_memory(&self) -> Result<bool> {
-        // The magic number of tmpfs, include/uapi/linux/magic.h.
-        const TMPFS_MAGIC: i64 = 0x0102_1994;
         // The file of a device is in /dev, which is a tmpfs; what the device does is not.
         if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&self.fd)?.st_mode).is_file() {
             return Ok(false);
         }
+        self.is_in_memory()
+    }
+
+    /// Whether its file system is one in memory: of a directory, whether the files in it are.
+    pub fn is_in_memory(&self) -> Result<bool> {
+        // The magic number of tmpfs, include/uapi/linux/magic.h.
+        const TMPFS_MAGIC: i64 = 0x0102_1994;
         Ok(rustix::fs::fstatfs(&self.fd)?.f_type == TMPFS_MAGIC)
     }
 

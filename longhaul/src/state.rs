@@ -5,12 +5,18 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Access;
 use sha2::{Digest as _, Sha256};
 
 use crate::durable::{make_directories, sync_directory_of};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
 use crate::target::lun::{ReservationStorage, Waiting};
+
+/// The magic numbers of file systems in which a program makes no files, though it may seem to be allowed to (statfs(2)): proc,
+/// sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs, devpts.
+const HOLDS_NO_FILES: [i64; 8] =
+    [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x1cd1];
 
 /// A directory for state, which is there.
 #[derive(Clone, Debug)]
@@ -25,6 +31,29 @@ impl StateDir {
         }
         make_directories(&path, 0o777)?;
         Ok(Self(path))
+    }
+
+    /// Whether there could be one at `path`, as far as that shows without anything being made.
+    pub fn could_be(path: &Path) -> io::Result<()> {
+        let nearest = path.ancestors().find_map(|at| Some((at, fs::metadata(at).ok()?)));
+        let (nearest, found) = match nearest {
+            // Of a relative path.
+            None => (Path::new("."), fs::metadata(".")?),
+            Some(nearest) => nearest,
+        };
+        if !found.is_dir() {
+            let what = format!("{} is not a directory", nearest.shown());
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
+        }
+        if HOLDS_NO_FILES.contains(&rustix::fs::statfs(nearest)?.f_type) {
+            let what = format!(
+                "{} is in a file system of the kernel, where no files are made",
+                nearest.shown()
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK)?;
+        Ok(())
     }
 
     /// What keeps the reservations of unit `lun` of `target`, an iSCSI name, as long as it is the volume with this identity:

@@ -18,7 +18,8 @@ use crate::printable::Shown as _;
 use crate::sealing::sealing;
 use crate::served_volumes::OnExchange;
 use crate::size::Size;
-use crate::store::file::{OpenError, can_be_made, fits, suits};
+use crate::state::StateDir;
+use crate::store::file::{OpenError, can_be_direct, can_be_made, fits, suits};
 use crate::store::in_use;
 use crate::uri::Location;
 use crate::uri::compound::Kind;
@@ -73,6 +74,7 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
         "identity",
         config.identity.as_deref().map_or(Ok(()), |path| sealing(path).map(drop)),
     );
+    note(ROOT, "state", config.state.as_deref().map_or(Ok(()), usable_state));
     for Finding { option, why, is_mistake } in survey_cluster(config).await {
         let outcome = Err(Failure::new(why));
         match is_mistake {
@@ -104,6 +106,15 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
         }
     }
     wrong
+}
+
+/// Whether reservations can be kept there.
+fn usable_state(path: &Path) -> Outcome {
+    let what = || format!("cannot use the state directory {}", path.shown());
+    StateDir::could_be(path).map_err(|why| {
+        let hint = "name a directory that is there, or that can be made, and that the user of the server may write to";
+        Failure::new(what()).because(why).hint(hint)
+    })
 }
 
 /// What there is to be said of its part in a cluster.
@@ -187,11 +198,14 @@ fn look_for_one(volume: &Served) -> Outcome {
     let device = tape.is_none() && volume.uri.file().is_none();
     let makes = !device && volume.size.is_some() && !volume.read_only;
     let cannot = || Failure::new(format!("cannot open {}", volume.uri));
+    let block_size = volume.appearance.block_size.map_or(BLOCK_SIZE, |size| size.0);
+    if volume.direct && volume.uri.file().is_some() {
+        can_be_direct(path, block_size).map_err(|why| explain(cannot().to_string(), why))?;
+    }
     match path.metadata() {
         Ok(found) => {
             suits(&found, device).map_err(|why| cannot().because(why))?;
             if !device {
-                let block_size = volume.appearance.block_size.map_or(BLOCK_SIZE, |size| size.0);
                 let fits = fits(&found, volume.size.map(|size| size.0), block_size);
                 fits.map_err(|why| explain(cannot().to_string(), why))?;
             }

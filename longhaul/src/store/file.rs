@@ -149,6 +149,24 @@ fn missing(why: io::Error) -> OpenError {
     if why.kind() == NotFound { OpenError::Missing } else { why.into() }
 }
 
+/// Whether the file at `path` has requests past the page cache, of `block_size` bytes. Of one that is not there its directory
+/// tells, as far as it can. It is neither locked nor changed.
+pub(crate) fn can_be_direct(path: &Path, block_size: u32) -> Result<(), OpenError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match File::open(path, Access::Read) {
+        Ok(file) => uncached(file, block_size).map(drop),
+        Err(why) if why.kind() == NotFound => {
+            let directory = File::open(directory.unwrap_or(Path::new(".")), Access::Read);
+            match directory.and_then(|directory| directory.is_in_memory()) {
+                Ok(true) => Err(OpenError::NotDirect),
+                _ => Ok(()),
+            }
+        }
+        // Whoever opens it is told.
+        Err(_) => Ok(()),
+    }
+}
+
 /// The same file past the page cache, if its file system has that with requests of `block_size` bytes.
 pub(super) fn uncached(file: File, block_size: u32) -> Result<File, OpenError> {
     let file = file.uncached().map_err(|why| match why.kind() {
