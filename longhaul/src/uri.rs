@@ -495,7 +495,9 @@ impl Host {
             None if rest.is_empty() => default,
             None => return Err(wrong()),
         };
-        if name.is_empty() || name.contains(char::is_whitespace) {
+        // The system takes a number alone for an address: 80 for 0.0.0.80.
+        let is_number = name.bytes().all(|digit| digit.is_ascii_digit());
+        if is_number || name.contains(char::is_whitespace) {
             return Err(wrong());
         }
         Ok(Self { name: name.to_owned(), port })
@@ -596,6 +598,8 @@ mod tests {
             ("iscsi://me:secret@host/iqn/0", "credentials do not belong"),
             ("iscsi://host:port/iqn.2026-11.dev:b/0", "HOST:PORT"),
             ("iscsi://::1/iqn.2026-11.dev:b/0", "HOST:PORT"),
+            ("iscsi://3260/iqn.2026-11.dev:b/0", "HOST:PORT"),
+            ("iscsi://:3260/iqn.2026-11.dev:b/0", "HOST:PORT"),
             ("iscsi://host/iqn.2026-11.dev:b/16384", "logical unit number"),
             ("hyperscsi://host", "not of the form"),
             ("hyperscsi://host/", "not of the form"),
