@@ -156,7 +156,7 @@ pub(crate) fn can_be_direct(path: &Path, block_size: u32) -> Result<(), OpenErro
     match File::open(path, Access::Read) {
         Ok(file) => uncached(file, block_size).map(drop),
         Err(why) if why.kind() == NotFound => {
-            let directory = File::open(directory.unwrap_or(Path::new(".")), Access::Read);
+            let directory = File::open(directory.unwrap_or_else(|| Path::new(".")), Access::Read);
             match directory.and_then(|directory| directory.is_in_memory()) {
                 Ok(true) => Err(OpenError::NotDirect),
                 _ => Ok(()),
