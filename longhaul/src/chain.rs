@@ -71,6 +71,8 @@ pub struct OpenOptions {
     pub size: Option<Size>,
     /// A file that does not exist is not made.
     pub existing_only: bool,
+    /// It is only looked at, as it would be used: nothing is written to it, though it may be open to be written.
+    pub looks: bool,
     /// An optical drive may have no disc.
     pub may_be_empty: bool,
     /// A tape is written record by record. Without this it is only read, as the file that it is.

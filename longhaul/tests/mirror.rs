@@ -118,3 +118,33 @@ fn mirror_of_two_servers_goes_on_without_one_and_gives_it_what_it_lacks() {
     let bytes = [0, 4096, 12287, 6 * MIB, MIB].map(|at| data[at]);
     assert_eq!(bytes, [1, 2, 2, 3, 4]);
 }
+
+/// A mirror that was made, and not copied yet: whoever opens it to use it begins with that.
+#[test]
+fn commands_that_only_look_leave_the_members_as_they_are() {
+    let fixture = Fixture::new();
+    let names = ["a.img", "b.img"];
+    for (name, byte) in names.into_iter().zip([7, 0]) {
+        fs::write(fixture.path(name), [vec![0; MIB], vec![byte; MIB]].concat()).unwrap();
+    }
+    let (said, made) = run(&fixture.longhaul("mirror init 'mirror:(file:a.img,file:b.img)'"));
+    assert!(made.success(), "{said}");
+    let contents = || names.map(|name| fs::read(fixture.path(name)).unwrap());
+    let before = contents();
+    for args in ["info 'URI'", "info --chain 'URI'", "info --json 'URI'", "mirror status 'URI'"] {
+        let args = args.replace("URI", "mirror:(file:a.img,file:b.img)");
+        let (said, shown) = run(&fixture.longhaul(&args));
+        assert!(shown.success(), "{args}: {said}");
+        assert!(contents() == before, "{args} has changed a member");
+    }
+    let (said, _) = run(&fixture.longhaul("info 'mirror:(file:a.img,file:b.img)'"));
+    let (of_file, _) = run(&fixture.longhaul("info file:a.img"));
+    for what in ["write cache", "discard", "fast zeroes", "block size"] {
+        let line = |said: &str| said.lines().find(|line| line.contains(what)).map(str::to_owned);
+        assert!(line(&said).is_some() && line(&said) == line(&of_file), "{said}{of_file}");
+    }
+    let copy = "copy 'mirror:(file:a.img,file:b.img)' file:copy.img";
+    let (said, copied) = run(&fixture.longhaul(copy));
+    assert!(copied.success() && contents() == before, "{said}");
+    assert!(fs::read(fixture.path("copy.img")).unwrap() == vec![7; MIB]);
+}

@@ -107,8 +107,8 @@ async fn make(
         }
         Kind::Overlay { create } => {
             let [base, over] = &members[..] else { return Err(Failure::usage(cannot())) };
-            // Who only looks at it makes nothing.
-            let overlay = match create && !options.existing_only {
+            // Nothing is made by a command that only looks, or for which all must exist.
+            let overlay = match create && !options.looks && !options.existing_only {
                 true => Overlay::create(base.clone(), over.clone()).await,
                 false => Overlay::open(base.clone(), over.clone()).await,
             };
@@ -155,6 +155,7 @@ fn not_an_overlay(cannot: String, over: &Member, why: &OverlayError, create: boo
 pub(super) fn of_member(options: &OpenOptions) -> OpenOptions {
     OpenOptions {
         existing_only: options.existing_only,
+        looks: options.looks,
         read_only: options.read_only,
         block_size: options.block_size,
         login: options.login.clone(),
@@ -402,7 +403,7 @@ mod tests {
         let members = members.map(|(name, volume)| Member::new(name, Arc::clone(volume) as _));
         let members: Vec<_> = members.collect();
         create(members.clone(), [7; 16]).await.unwrap();
-        let options = MirrorOptions { wait: Duration::from_secs(30), alone: false };
+        let options = MirrorOptions { wait: Duration::from_secs(30), alone: false, looks: false };
         let openings = members.into_iter().map(Ok).collect();
         let mirror = Mirror::open(openings, options, runtime()).await.unwrap();
         mirror.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();

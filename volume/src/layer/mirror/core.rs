@@ -120,6 +120,8 @@ pub(super) struct Core {
     /// The number of the last change of what is recorded, and of the last that is.
     version: u64,
     recorded: u64,
+    /// The version of the first record of this opening: it is written before the first change.
+    first: u64,
     /// When regions became dirty that are not recorded as such.
     dirtied: BTreeMap<u64, u64>,
     /// The version in which the last member that is out was put out.
@@ -153,6 +155,7 @@ impl Core {
             dirty: record.dirty,
             version: 0,
             recorded: 0,
+            first: 0,
             dirtied: BTreeMap::new(),
             out_since: 0,
             writers: BTreeMap::new(),
@@ -179,11 +182,17 @@ impl Core {
         self.version
     }
 
-    /// The first version that is recorded when it has been opened: what the members say may differ until then.
-    pub(super) fn opened(&mut self, opening: u64) -> u64 {
+    /// It is open from now on. The first record of an opening is not written before something is to be changed: until then
+    /// what the members say may differ.
+    pub(super) fn opened(&mut self, opening: u64) {
         self.stamp.opening = opening;
-        self.out_since = self.changed();
-        self.version
+        self.first = self.changed();
+        self.out_since = self.first;
+    }
+
+    /// The version that must be recorded before anything is changed.
+    pub(super) const fn first(&self) -> u64 {
+        self.first
     }
 
     pub(super) const fn is_recorded(&self, version: u64) -> bool {
@@ -248,7 +257,7 @@ impl Core {
 
     /// A change of `span` begins: the version that must be recorded before any member is told.
     pub(super) fn begin(&mut self, span: Span) -> u64 {
-        let mut wanted = 0;
+        let mut wanted = self.first;
         for region in self.regions(span) {
             *self.writers.entry(region).or_default() += 1;
             if !self.dirty.contains(region) {
@@ -412,6 +421,13 @@ impl Core {
         lagging.map(|(at, _)| at).collect()
     }
 
+    /// Whether members that are not there, or hold another version, may be used next in the place of the one that `span` is
+    /// read from: then it is not told before it is recorded which were there.
+    pub(super) fn may_differ(&self, span: Span) -> bool {
+        !self.is_recorded(self.first)
+            && self.regions(span).any(|region| self.dirty.contains(region))
+    }
+
     /// A read took so long.
     pub(super) fn measured(&mut self, at: usize, took: Duration) {
         let latency = &mut self.members[at].latency;
@@ -481,7 +497,7 @@ impl Core {
         let member = &mut self.members[at];
         member.is_marking = !member.is_in && !member.is_marked;
         let (outs, is_marking) = (member.outs, member.is_marking);
-        let version = if is_marking { self.changed() } else { 0 };
+        let version = if is_marking { self.changed() } else { self.first };
         (outs, version)
     }
 

@@ -64,6 +64,8 @@ struct Shared {
     shape: Shape,
     /// How long a member may take longer than another.
     wait: Duration,
+    /// Nothing is changed on the members, though they could be.
+    looks: bool,
     /// Changes under way, in one order for all members.
     order: RangeLock,
     /// One at a time writes records.
@@ -202,6 +204,12 @@ impl Mirror {
         }
     }
 
+    /// Whether nothing is changed on its members: there is nothing to be done for it then.
+    #[must_use]
+    pub fn is_unchanged(&self) -> bool {
+        self.0.only_reads()
+    }
+
     /// What tells how it is, without keeping it.
     #[must_use]
     pub fn observer(&self) -> MirrorObserver {
@@ -235,12 +243,20 @@ impl Shared {
         self.members.get(at)?.as_ref()
     }
 
+    const fn only_reads(&self) -> bool {
+        self.looks || self.shape.read_only
+    }
+
     async fn change(
         self: &Arc<Self>,
         change: &Change,
         span: Span,
         durability: Durability,
     ) -> Result<()> {
+        if self.looks {
+            let why = "the mirror was opened to be looked at";
+            return Err(Error::new(Kind::ReadOnly, change.verb(), span).because(why));
+        }
         let wanted = self.core().begin(span);
         let changed = self.change_all(change, (span, durability), wanted).await;
         let is_durable = changed.is_ok() && durability == Durability::Durable;
@@ -435,7 +451,15 @@ impl Shared {
     }
 
     async fn read(self: &Arc<Self>, span: Span) -> Result<Bytes> {
-        match self.shape.read_only || self.core().lagging(span).is_empty() {
+        if self.only_reads() {
+            return self.read_any(span).await;
+        }
+        if self.core().may_differ(span) {
+            let first = self.core().first();
+            self.record(first).await?;
+        }
+        let is_equal = self.core().lagging(span).is_empty();
+        match is_equal {
             true => self.read_any(span).await,
             false => self.read_equal(span).await,
         }
@@ -557,7 +581,7 @@ impl Volume for Mirror {
 
     fn flush(&self) -> Work<'_, ()> {
         Box::pin(async move {
-            if self.0.shape.read_only {
+            if self.0.only_reads() {
                 return Ok(());
             }
             let what = (Verb::Flush, None, Durability::Durable);

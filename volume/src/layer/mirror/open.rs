@@ -68,6 +68,8 @@ pub struct MirrorOptions {
     pub wait: Duration,
     /// Open it although a member is not there that may hold what the others lack.
     pub alone: bool,
+    /// Change nothing on its members, though they can be written to: it is only looked at.
+    pub looks: bool,
 }
 
 /// A member with the last record that is whole on it.
@@ -118,7 +120,7 @@ impl Found {
     /// do without it.
     async fn flush(&self, options: MirrorOptions, runtime: &Arc<dyn Runtime>) -> crate::Result<()> {
         let volume = &self.member.volume;
-        if volume.shape().read_only {
+        if options.looks || volume.shape().read_only {
             return Ok(());
         }
         let late = runtime.sleep_until(runtime.now() + options.wait);
@@ -348,11 +350,8 @@ impl Mirror {
         let there = found.iter().filter_map(|found| Some(found.record.as_ref()?.member));
         let opening = last.opening_after(there, runtime.random());
         let mirror = assemble(last, found, missing, options, runtime)?;
-        if !mirror.0.shape.read_only {
-            // From now on all records say the same.
-            let version = mirror.0.core().opened(opening);
-            let recorded = mirror.0.record(version).await;
-            recorded.map_err(|why| MirrorError::Volume("the mirror".into(), why))?;
+        if !mirror.0.only_reads() {
+            mirror.0.core().opened(opening);
         }
         Ok(mirror)
     }
@@ -390,6 +389,7 @@ fn assemble(
         core: Mutex::new(Core::new(last, known)),
         shape,
         wait: options.wait,
+        looks: options.looks,
         order: RangeLock::default(),
         recording: tokio::sync::Mutex::new(()),
         loss: FirstLoss::default(),

@@ -38,6 +38,9 @@ impl Mirror {
     /// Does what is to be done now.
     pub async fn work_once(&self) {
         let shared = &self.0;
+        if shared.only_reads() {
+            return;
+        }
         while !shared.is_stopped() {
             let next = shared.core().to_resync(shared.runtime.now());
             let Some(at) = next else { break };
@@ -49,7 +52,7 @@ impl Mirror {
     /// Notes that all members are the same, if they are: the next to open it has nothing to copy. Nobody else uses it any
     /// more.
     pub async fn close(&self) {
-        if self.0.shape.read_only {
+        if self.0.only_reads() {
             return;
         }
         if self.flush().await.is_ok() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Change, Mirror, on_member};
-use crate::{Durability, Result, Span};
+use crate::{Durability, Error, Kind, Result, Span, Verb};
 
 /// How much is compared under one lock.
 const PIECE: u64 = 1 << 20;
@@ -31,6 +31,13 @@ impl Mirror {
     /// from the first of them if that is to be `repaired`. `progress` is told how far it is.
     pub async fn scrub(&self, repair: bool, mut progress: impl FnMut(u64)) -> Result<Scrubbed> {
         let mut scrubbed = Scrubbed::default();
+        if repair {
+            if self.0.only_reads() {
+                return Err(Error::new(Kind::ReadOnly, Verb::Write, None));
+            }
+            let first = self.0.core().first();
+            self.0.record(first).await?;
+        }
         for piece in Span::new(0, self.0.shape.size).pieces(PIECE) {
             self.compare(piece, repair, &mut scrubbed).await?;
             progress(piece.end());

@@ -33,8 +33,7 @@ pub(super) async fn open(
     opened: &mut Members,
 ) -> Outcome<(Mirror, Option<Box<dyn Worker>>)> {
     let mirror = find(uri, (compound, said), options, opened).await?;
-    // One whose members can only be read is read-only too.
-    let has_work = !volume::Volume::shape(&mirror).read_only;
+    let has_work = !mirror.is_unchanged();
     let worker = has_work.then(|| Box::new(MirrorWorker::new(&mirror)) as Box<dyn Worker>);
     Ok((mirror, worker))
 }
@@ -57,7 +56,8 @@ async fn find(
             }
         });
     }
-    let with = MirrorOptions { wait: said.wait.unwrap_or(WAIT), alone: said.alone };
+    let (wait, looks) = (said.wait.unwrap_or(WAIT), options.looks);
+    let with = MirrorOptions { wait, alone: said.alone, looks };
     Mirror::open(openings, with, runtime()).await.map_err(|why| explain(uri, why))
 }
 

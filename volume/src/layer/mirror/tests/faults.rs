@@ -43,7 +43,7 @@ async fn closed(disks: &[Arc<Faulty>; 2]) {
 async fn open_volumes(volumes: &[&Arc<dyn Volume>], time: &Arc<VirtualTime>) -> Mirror {
     let openings =
         volumes.iter().enumerate().map(|(at, volume)| Ok(member(at, Arc::clone(volume)))).collect();
-    let options = MirrorOptions { wait: WAIT, alone: false };
+    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
     Mirror::open(openings, options, Arc::clone(time) as _).await.unwrap()
 }
 
@@ -310,7 +310,8 @@ async fn open_with_damage(
     *told.lock().unwrap() = Some(rule);
     let openings = vec![Ok(members(&disks)[0].clone()), Ok(member(1, damaged))];
     let time = Arc::new(VirtualTime::default());
-    let opened = Mirror::open(openings, MirrorOptions { wait: WAIT, alone }, time).await;
+    let opened =
+        Mirror::open(openings, MirrorOptions { wait: WAIT, alone, looks: false }, time).await;
     let mirror = opened.map_err(|why| why.to_string())?;
     mirror.work_once().await;
     assert_eq!(mirror.status().members[1].1.to_string().split(',').next(), Some("out"));

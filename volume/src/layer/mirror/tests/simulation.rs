@@ -429,7 +429,7 @@ impl Sim {
             }
             false => Err((names()[at].into(), "not plugged in".to_owned())),
         });
-        let options = MirrorOptions { wait: WAIT, alone };
+        let options = MirrorOptions { wait: WAIT, alone, looks: false };
         let openings = openings.collect();
         // While it is opened all links are up, but it may be killed.
         let open = Mirror::open(openings, options, Arc::clone(&runtime) as _);
