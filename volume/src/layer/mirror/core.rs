@@ -16,6 +16,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(5);
 /// How long a member that failed is left alone at first, and at last.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 
+/// The longest pause until a member that is not there is looked for again.
+const REOPEN_MAX: Duration = Duration::from_secs(60);
+
 /// A member, as far as it is known.
 pub(super) struct Known {
     /// It is there.
@@ -41,6 +44,8 @@ pub(super) struct Known {
     is_marking: bool,
     /// It has all, and is to be recorded as one that has: it counts as one once that is so.
     is_joining: bool,
+    /// It has lost something and says so until it is opened again.
+    has_failed: bool,
     /// Which of the places of records its last whole one is not in.
     pub(super) slot: usize,
     pub(super) retry_at: Duration,
@@ -64,6 +69,7 @@ impl Known {
             is_marked: false,
             is_marking: false,
             is_joining: false,
+            has_failed: false,
             slot: 0,
             retry_at: Duration::ZERO,
             retry: RETRY.0,
@@ -86,6 +92,19 @@ impl Known {
     const fn takes_records(&self) -> bool {
         self.is_open && (self.is_in || self.is_joining || self.is_marking)
     }
+}
+
+/// Why a member that was opened again is not the one that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotReturned {
+    /// It is of another mirror, or another member.
+    Stranger,
+    /// Another volume has its place.
+    Replaced,
+    /// It holds an older state than it is known to have had.
+    Older,
+    /// It was written to without the others.
+    Split,
 }
 
 /// Records that are to be written, of one version.
@@ -342,8 +361,11 @@ impl Core {
         member.outs += 1;
         member.lose_all(&dirty);
         member.why = Some(why);
-        member.retry_at = now + member.retry;
-        member.retry = (2 * member.retry).min(RETRY.1);
+        // Several requests may fail for one reason.
+        if is_news || member.retry_at <= now {
+            member.retry_at = now + member.retry;
+            member.retry = (2 * member.retry).min(RETRY.1);
+        }
         if is_news {
             self.out_since = self.changed();
         }
@@ -463,22 +485,118 @@ impl Core {
         self.source()?;
         self.members.iter().position(|member| {
             let is_due = member.retry_at <= now && member.abandoned == 0;
-            member.is_open && is_due && !(member.is_in && member.lacks.is_empty())
+            let lacks = !(member.is_in && member.lacks.is_empty());
+            member.is_open && !member.has_failed && is_due && lacks
         })
     }
 
-    /// Copying to a member is not possible now, or not all of it.
-    pub(super) fn defer(&mut self, at: usize, why: String, now: Duration) {
+    /// A member that was put out has failed for good: it is to be opened again.
+    pub(super) fn fail(&mut self, at: usize) {
         let member = &mut self.members[at];
+        member.has_failed |= !member.is_in;
+    }
+
+    /// A member that is to be opened again. While nobody has all there is nothing to be copied to it.
+    pub(super) fn to_reopen(&self, now: Duration) -> Option<usize> {
+        self.source()?;
+        self.members.iter().position(|member| {
+            let is_due = member.retry_at <= now && member.abandoned == 0;
+            is_due && (!member.is_open || member.has_failed)
+        })
+    }
+
+    /// A member cannot be opened again.
+    pub(super) fn never(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        member.has_failed = false;
+        member.retry_at = Duration::MAX;
+    }
+
+    /// A member cannot be opened now, or must not be taken back. Says whether that was not known.
+    pub(super) fn not_returned(&mut self, at: usize, why: String, now: Duration) -> bool {
+        let is_news = self.defer(at, why, now);
+        let member = &mut self.members[at];
+        member.retry_at = member.retry_at.min(now + REOPEN_MAX);
+        is_news
+    }
+
+    /// A member that is out is let go of, to be opened again.
+    pub(super) fn let_go(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        member.is_open = false;
+        member.accepts = false;
+        member.outs += 1;
+    }
+
+    /// The place of a member that is opened again, by its own record. What can be read of it must be what it is known to have
+    /// had when it was last there.
+    pub(super) fn place_of(&self, own: &Record) -> Result<usize, NotReturned> {
+        let known = self.last();
+        if own.id != known.id || own.in_sync.len() != known.in_sync.len() || own.size != known.size
+        {
+            return Err(NotReturned::Stranger);
+        }
+        if own.replaced.get(own.member) != known.replaced.get(own.member) {
+            return Err(NotReturned::Replaced);
+        }
+        if self.members.get(own.member).is_none_or(|member| member.is_open) {
+            return Err(NotReturned::Stranger);
+        }
+        if known.is_after(own) {
+            return Err(NotReturned::Older);
+        }
+        match known.follows(own) && own.stamp.sequence <= known.stamp.sequence {
+            true => Ok(own.member),
+            false => Err(NotReturned::Split),
+        }
+    }
+
+    /// What is known now, as a record that is nobody's.
+    fn last(&self) -> Record {
+        Record {
+            id: self.id,
+            member: self.members.len(),
+            stamp: self.stamp,
+            size: self.size,
+            region: self.region,
+            in_sync: self.members.iter().map(|member| member.is_in).collect(),
+            sent: self.sent.clone(),
+            confirmed: self.confirmed.clone(),
+            replaced: self.replaced.clone(),
+            dirty: self.dirty.clone(),
+        }
+    }
+
+    /// A member is open again, with this last record, which is durable there. It is as one that was out when the mirror was
+    /// opened: it may lack everything that is dirty, also what was copied to it and not flushed.
+    pub(super) fn take_back(&mut self, own: &Record, slot: usize) {
+        let at = own.member;
+        (self.sent[at], self.confirmed[at]) = (own.stamp, own.stamp);
+        self.dirty.extend(&own.dirty);
+        // What nobody waits for any more was asked before it was opened again.
+        let Known { retry, outs, abandoned, .. } = self.members[at];
+        let (why, outs) = (Some("it is there again".to_owned()), outs + 1);
+        let fresh = Known::new(true, false, self.dirty.clone());
+        self.members[at] = Known { slot, retry, outs, abandoned, why, ..fresh };
+    }
+
+    /// Copying to a member is not possible now, or not all of it. Says whether that was not known.
+    pub(super) fn defer(&mut self, at: usize, why: String, now: Duration) -> bool {
+        let member = &mut self.members[at];
+        let is_news = member.why.as_ref() != Some(&why);
         member.is_marking = false;
         member.why = Some(why);
         member.retry_at = now + member.retry;
         member.retry = (2 * member.retry).min(RETRY.1);
+        is_news
     }
 
-    /// When something is to be done if nothing happens.
-    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
-        let lacks = |member: &&Known| member.is_open && !(member.is_in && member.lacks.is_empty());
+    /// When something is to be done if nothing happens; members that are not there too, if they can be opened again.
+    pub(super) fn deadline(&self, now: Duration, reopens: bool) -> Option<Duration> {
+        let lacks = |member: &&Known| {
+            let is_used = member.is_open && !member.has_failed;
+            if is_used { !(member.is_in && member.lacks.is_empty()) } else { reopens }
+        };
         let out = self.members.iter().filter(lacks);
         let retries = out.filter(|member| member.abandoned == 0).map(|member| member.retry_at);
         // Without a source nothing can be copied before a member that is out is opened again.

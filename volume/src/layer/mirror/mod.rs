@@ -7,6 +7,7 @@
 mod core;
 mod open;
 mod record;
+mod reopen;
 mod resync;
 mod scrub;
 #[cfg(test)]
@@ -41,6 +42,21 @@ pub use scrub::Scrubbed;
 /// A request to one member, whatever becomes of whoever waits for it.
 type Request<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
+/// Opens members again.
+pub trait Reopen: Send + Sync {
+    /// Whether it can do so for the member that was named as the `at`th.
+    fn can(&self, at: usize) -> bool;
+
+    /// Lets go of what was opened there, and opens it again: what it is, or why not.
+    fn reopen(&self, at: usize) -> Opens<'_, std::result::Result<Member, String>>;
+
+    /// Lets go of it, as it cannot be used.
+    fn let_go(&self, at: usize) -> Opens<'_, ()>;
+}
+
+/// What a [`Reopen`] does.
+pub type Opens<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// A mirror. Clones are the same one.
 #[derive(Clone)]
 pub struct Mirror(Arc<Shared>);
@@ -57,9 +73,9 @@ impl MirrorObserver {
 }
 
 struct Shared {
-    /// `None` for one that is not there.
-    members: Vec<Option<Member>>,
-    names: Vec<Arc<str>>,
+    places: Mutex<Vec<Place>>,
+    /// Opens members again.
+    reopen: Option<Arc<dyn Reopen>>,
     core: Mutex<Core>,
     shape: Shape,
     /// How long a member may take longer than another.
@@ -76,6 +92,15 @@ struct Shared {
     news: Notify,
     /// It is to end.
     stopped: AtomicBool,
+}
+
+/// The place of a member.
+struct Place {
+    name: Arc<str>,
+    /// As which it was named when the mirror was opened.
+    named: usize,
+    /// `None` for one that is not there.
+    member: Option<Member>,
 }
 
 /// How a mirror is, for people and scripts.
@@ -164,6 +189,10 @@ impl Change {
             match change {
                 Self::Write(data) => volume.write(span.at, data, durability).await,
                 Self::Zero(space) => volume.write_zeroes(span, durability, space).await,
+                // A member that came back later than the mirror was opened may not do it.
+                Self::Discard if volume.shape().discard.is_none_or(|can| !can.reads_zeroes) => {
+                    volume.write_zeroes(span, durability, Space::Release).await
+                }
                 Self::Discard => volume.discard(span).await,
             }
         })
@@ -197,8 +226,9 @@ impl Mirror {
             }
             (true, false) => MemberState::Out(why(member), member.lacks.count()),
         };
+        let names = self.0.names();
         MirrorStatus {
-            members: self.0.names.iter().cloned().zip(core.members.iter().map(state)).collect(),
+            members: names.into_iter().zip(core.members.iter().map(state)).collect(),
             dirty: (core.dirty.count(), core.dirty.len()),
             region: core.region,
         }
@@ -239,8 +269,20 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn member(&self, at: usize) -> Option<&Member> {
-        self.members.get(at)?.as_ref()
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn member(&self, at: usize) -> Option<Member> {
+        self.places().get(at)?.member.clone()
+    }
+
+    fn names(&self) -> Vec<Arc<str>> {
+        self.places().iter().map(|place| Arc::clone(&place.name)).collect()
+    }
+
+    fn name(&self, at: usize) -> Arc<str> {
+        self.places().get(at).map_or_else(|| "a member".into(), |place| Arc::clone(&place.name))
     }
 
     const fn only_reads(&self) -> bool {
@@ -331,7 +373,7 @@ impl Shared {
     }
 
     fn tell_out(&self, at: usize, why: &str) {
-        tracing::error!("the mirror is degraded: {} is out: {why}", self.names[at]);
+        tracing::error!("the mirror is degraded: {} is out: {why}", self.name(at));
     }
 
     /// Asks several members. Once one that has all has done it, or none such is waited for, the others have so much time; what
@@ -346,7 +388,7 @@ impl Shared {
         let mut pending: Vec<(usize, Request<()>)> = Vec::new();
         for at in members {
             if let Some(member) = self.member(at) {
-                pending.push((at, request(at, member)));
+                pending.push((at, request(at, &member)));
             }
         }
         let mut late = None;
@@ -590,10 +632,11 @@ impl Volume for Mirror {
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
-        let has_map = |member: &Option<Member>| {
-            member.as_ref().is_some_and(|member| member.volume.extents().is_some())
+        let has_map = |place: &Place| {
+            place.member.as_ref().is_some_and(|member| member.volume.extents().is_some())
         };
-        self.0.members.iter().any(has_map).then_some(self)
+        let has_one = self.0.places().iter().any(has_map);
+        has_one.then_some(self)
     }
 }
 

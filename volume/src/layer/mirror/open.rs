@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::core::{Core, Known};
 use super::record::{AREA, MEMBERS_MAX, RECORD_MAX, Record, Regions, Stamp, region_of};
-use super::{Member, Mirror, RangeLock, Runtime, Shared, write_record};
+use super::{Member, Mirror, Place, RangeLock, Reopen, Runtime, Shared, write_record};
 use crate::layer::member::common_shape;
 use crate::loss::FirstLoss;
 use crate::{Kind, Shape, Span, Verb};
@@ -44,6 +44,10 @@ pub enum MirrorError {
     Older(Arc<str>),
     #[error("another volume has taken the place of {0} in the mirror")]
     Replaced(Arc<str>),
+    #[error("{0} holds another member, or one of another mirror, than the one that is not there")]
+    Stranger(Arc<str>),
+    #[error("{0} was opened again, and {1}: only a new start of the mirror can use it")]
+    Unfit(Arc<str>, String),
     #[error("no member that is there has all that was written")]
     NoneWhole,
     #[error("{name} has {found} bytes, and as a member of this mirror it must have {needed}")]
@@ -73,17 +77,23 @@ pub struct MirrorOptions {
 }
 
 /// A member with the last record that is whole on it.
-struct Found {
-    member: Member,
-    record: Option<Record>,
+pub(super) struct Found {
+    /// As which it was named.
+    named: usize,
+    pub(super) member: Member,
+    pub(super) record: Option<Record>,
     /// Which of the places of records that is not in.
-    slot: usize,
+    pub(super) slot: usize,
     /// Why it may lose that record: it does not make durable what it holds.
-    unflushed: Option<crate::Error>,
+    pub(super) unflushed: Option<crate::Error>,
 }
 
 /// A member that cannot be used, and why.
-type Unusable = (Arc<str>, MirrorError);
+struct Unusable {
+    name: Arc<str>,
+    named: usize,
+    why: MirrorError,
+}
 
 impl Found {
     async fn read(member: Member) -> Result<Self, MirrorError> {
@@ -98,19 +108,18 @@ impl Found {
                 slot = at ^ 1;
             }
         }
-        Ok(Self { member, record: last, slot, unflushed: None })
+        Ok(Self { named: 0, member, record: last, slot, unflushed: None })
     }
 
     /// Finds a member that is there, and has a record.
-    async fn open(
+    pub(super) async fn open(
         member: Member,
         options: MirrorOptions,
         runtime: &Arc<dyn Runtime>,
-    ) -> Result<Self, Unusable> {
-        let name = Arc::clone(&member.name);
-        let mut found = Self::read(member).await.map_err(|why| (Arc::clone(&name), why))?;
+    ) -> Result<Self, MirrorError> {
+        let mut found = Self::read(member).await?;
         if found.record.is_none() {
-            return Err((Arc::clone(&name), MirrorError::NoRecord(name)));
+            return Err(MirrorError::NoRecord(Arc::clone(&found.member.name)));
         }
         found.unflushed = found.flush(options, runtime).await.err();
         Ok(found)
@@ -314,7 +323,7 @@ fn authority(found: &[Found]) -> Result<Option<&Record>, MirrorError> {
     Ok(Some(last))
 }
 
-fn check_size(member: &Member, record: &Record) -> Result<(), MirrorError> {
+pub(super) fn check_size(member: &Member, record: &Record) -> Result<(), MirrorError> {
     let (found, needed) = (member.volume.shape().size, AREA + record.size);
     if found < needed {
         return Err(MirrorError::Short { name: Arc::clone(&member.name), found, needed });
@@ -329,16 +338,28 @@ impl Mirror {
         options: MirrorOptions,
         runtime: Arc<dyn Runtime>,
     ) -> Result<Self, MirrorError> {
+        Self::open_with(openings, options, runtime, None).await
+    }
+
+    /// The same; members that are not there, or say that they have lost something, are opened again meanwhile.
+    pub async fn open_with(
+        openings: Vec<Opening>,
+        options: MirrorOptions,
+        runtime: Arc<dyn Runtime>,
+        reopen: Option<Arc<dyn Reopen>>,
+    ) -> Result<Self, MirrorError> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         let given = openings.len();
-        for opening in openings {
-            let opened = match opening {
-                Ok(member) => Found::open(member, options, &runtime).await,
-                Err((name, why)) => Err((Arc::clone(&name), MirrorError::NotThere(why))),
+        for (named, opening) in openings.into_iter().enumerate() {
+            let (name, opened) = match opening {
+                Ok(member) => {
+                    (Arc::clone(&member.name), Found::open(member, options, &runtime).await)
+                }
+                Err((name, why)) => (name, Err(MirrorError::NotThere(why))),
             };
             match opened {
-                Ok(member) => found.push(member),
-                Err(why) => missing.push(why),
+                Ok(member) => found.push(Found { named, ..member }),
+                Err(why) => missing.push(Unusable { name, named, why }),
             }
         }
         let Some(last) = authority(&found)?.cloned() else {
@@ -349,7 +370,7 @@ impl Mirror {
         }
         let there = found.iter().filter_map(|found| Some(found.record.as_ref()?.member));
         let opening = last.opening_after(there, runtime.random());
-        let mirror = assemble(last, found, missing, options, runtime)?;
+        let mirror = assemble(last, found, missing, options, (runtime, reopen))?;
         if !mirror.0.only_reads() {
             mirror.0.core().opened(opening);
         }
@@ -362,7 +383,7 @@ fn assemble(
     found: Vec<Found>,
     mut missing: Vec<Unusable>,
     options: MirrorOptions,
-    runtime: Arc<dyn Runtime>,
+    (runtime, reopen): (Arc<dyn Runtime>, Option<Arc<dyn Reopen>>),
 ) -> Result<Mirror, MirrorError> {
     let mut places = in_places(&last, found, &mut missing);
     without_unflushed(&mut last, &mut places, &mut missing);
@@ -374,9 +395,10 @@ fn assemble(
         found.record.iter().for_each(|own| last.found(own));
     }
     let known = known(&last, &places, &names)?;
-    let names = names.into_iter().map(|(name, _)| name).collect();
-    let members: Vec<_> = places.into_iter().map(|place| place.map(|found| found.member)).collect();
-    let open: Vec<_> = members.iter().flatten().cloned().collect();
+    let open: Vec<_> = places.iter().flatten().map(|found| found.member.clone()).collect();
+    let members = places.into_iter().map(|place| place.map(|found| found.member));
+    let places = names.into_iter().zip(members);
+    let places = places.map(|((name, named, _), member)| Place { name, named, member }).collect();
     let common = common_shape(&open);
     let shape = Shape {
         size: last.size / u64::from(common.block_size) * u64::from(common.block_size),
@@ -384,8 +406,8 @@ fn assemble(
         ..common
     };
     Ok(Mirror(Arc::new(Shared {
-        members,
-        names,
+        places: Mutex::new(places),
+        reopen: reopen.filter(|_| !options.looks),
         core: Mutex::new(Core::new(last, known)),
         shape,
         wait: options.wait,
@@ -401,7 +423,7 @@ fn assemble(
 
 /// Why no mirror is known, though volumes are named.
 fn none_known(missing: Vec<Unusable>) -> MirrorError {
-    let failed = missing.into_iter().map(|(_, why)| why);
+    let failed = missing.into_iter().map(|missing| missing.why);
     let mut failed =
         failed.filter(|why| matches!(why, MirrorError::Volume(..) | MirrorError::Short { .. }));
     failed.next().unwrap_or(MirrorError::New)
@@ -412,7 +434,8 @@ fn in_places(last: &Record, found: Vec<Found>, missing: &mut Vec<Unusable>) -> V
     let mut places: Vec<_> = last.in_sync.iter().map(|_| None).collect();
     for found in found {
         if let Err(why) = check_size(&found.member, last) {
-            missing.push((Arc::clone(&found.member.name), why));
+            let (name, named) = (Arc::clone(&found.member.name), found.named);
+            missing.push(Unusable { name, named, why });
             continue;
         }
         let place = found.record.as_ref().and_then(|record| places.get_mut(record.member));
@@ -436,30 +459,35 @@ fn without_unflushed(last: &mut Record, places: &mut [Option<Found>], missing: &
             continue;
         }
         let Some(why) = found.unflushed.take() else { continue };
-        let name = Arc::clone(&found.member.name);
+        let (name, named) = (Arc::clone(&found.member.name), found.named);
         *is_in = false;
         *place = None;
-        missing.push((Arc::clone(&name), MirrorError::Volume(name, why)));
+        let why = MirrorError::Volume(Arc::clone(&name), why);
+        missing.push(Unusable { name, named, why });
     }
 }
 
-/// The names of all members, and why those are missing that are. A missing one is out from now on; that it was not is an
+/// The names of all members, as which they were named, and why those are missing that are. A missing one is out from now on; that it was not is an
 /// error, unless the mirror is opened without it all the same.
 fn names(
     last: &mut Record,
     places: &[Option<Found>],
     missing: Vec<Unusable>,
     alone: bool,
-) -> Result<Vec<(Arc<str>, String)>, MirrorError> {
+) -> Result<Vec<Name>, MirrorError> {
     let mut missing = missing.into_iter();
     let mut names = Vec::new();
     for (place, in_sync) in places.iter().zip(&mut last.in_sync) {
         if let Some(found) = place {
-            names.push((Arc::clone(&found.member.name), String::new()));
+            names.push((Arc::clone(&found.member.name), found.named, String::new()));
             continue;
         }
-        let unknown = || ("a member".into(), MirrorError::NotThere("it is not named".to_owned()));
-        let (name, why) = missing.next().unwrap_or_else(unknown);
+        let unknown = || Unusable {
+            name: "a member".into(),
+            named: usize::MAX,
+            why: MirrorError::NotThere("it is not named".to_owned()),
+        };
+        let Unusable { name, named, why } = missing.next().unwrap_or_else(unknown);
         if *in_sync {
             if !alone {
                 return Err(refusal(name, why));
@@ -467,7 +495,7 @@ fn names(
             *in_sync = false;
         }
         tracing::error!("the mirror is degraded: {name} is not used: {why}");
-        names.push((name, why.to_string()));
+        names.push((name, named, why.to_string()));
     }
     Ok(names)
 }
@@ -480,11 +508,14 @@ fn refusal(name: Arc<str>, why: MirrorError) -> MirrorError {
     }
 }
 
+/// What a member is called, as which it was named, and why it is missing.
+type Name = (Arc<str>, usize, String);
+
 /// What is known of the members. One of those that have all, and the last record, is the source of the others.
 fn known(
     last: &Record,
     places: &[Option<Found>],
-    names: &[(Arc<str>, String)],
+    names: &[Name],
 ) -> Result<Vec<Known>, MirrorError> {
     let own = |at: usize| places[at].as_ref().and_then(|found| found.record.as_ref());
     let whole = (0..places.len()).filter(|at| last.in_sync[*at]);
@@ -499,7 +530,7 @@ fn known(
         known.slot = places[at].as_ref().map_or(0, |found| found.slot);
         let is_here = places[at].is_some();
         let out = || "it was out when the mirror was opened".to_owned();
-        let why = || if is_here { out() } else { names[at].1.clone() };
+        let why = || if is_here { out() } else { names[at].2.clone() };
         known.why = (!last.in_sync[at]).then(why);
         known
     });

@@ -43,8 +43,12 @@ impl Mirror {
         }
         while !shared.is_stopped() {
             let next = shared.core().to_resync(shared.runtime.now());
-            let Some(at) = next else { break };
-            shared.resync(at).await;
+            if let Some(at) = next {
+                shared.resync(at).await;
+                continue;
+            }
+            let Some(at) = shared.to_reopen() else { break };
+            shared.reopen(at).await;
         }
         shared.clean(IDLE).await;
     }
@@ -79,12 +83,12 @@ const fn is_of_the_place(why: &Error) -> bool {
 }
 
 impl Shared {
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
     async fn wait_for_news(&self) {
-        let deadline = self.core().deadline(self.runtime.now());
+        let deadline = self.core().deadline(self.runtime.now(), self.reopen.is_some());
         let news = self.news.notified();
         let mut news = std::pin::pin!(news);
         let mut timer = deadline.map(|at| self.runtime.sleep_until(at));
@@ -114,22 +118,26 @@ impl Shared {
             self.one(at, Verb::Flush, |volume| Box::pin(async move { volume.flush().await })).await
         {
             self.put_out(at, &why);
+            if self.can_reopen(at) {
+                self.core().fail(at);
+            }
             return;
         }
         let (outs, version) = self.core().begin_resync(at);
         if let Err(why) = self.record(version).await {
             tracing::warn!("no member takes the record of the mirror: {why}");
-            return self.core().defer(at, chain_of(&why), self.runtime.now());
+            self.core().defer(at, chain_of(&why), self.runtime.now());
+            return;
         }
         let total = self.core().accept(at, outs);
         let Some(total) = total else { return };
-        tracing::info!("{} is given what it lacks of the mirror: {total} regions", self.names[at]);
+        tracing::info!("{} is given what it lacks of the mirror: {total} regions", self.name(at));
         match self.copy_all(at, outs, total).await {
             Copied::All => self.finish(at, outs).await,
             Copied::Interrupted => {}
             Copied::Member(why) => self.put_out(at, &why),
             Copied::Source(what) => {
-                tracing::warn!("{} cannot be given all that it lacks: {what}", self.names[at]);
+                tracing::warn!("{} cannot be given all that it lacks: {what}", self.name(at));
                 self.core().defer(at, what, self.runtime.now());
             }
         }
@@ -148,7 +156,7 @@ impl Shared {
             let done = total.saturating_sub(left) * 10 / total.max(1);
             if done > told {
                 told = done;
-                tracing::info!("{} has {done}0 % of what it lacked", self.names[at]);
+                tracing::info!("{} has {done}0 % of what it lacked", self.name(at));
             }
             let copied = self.copy(at, region).await;
             self.core().end_region(at, region, copied.is_ok());
@@ -182,7 +190,7 @@ impl Shared {
         }
         let is_in = self.core().put_in(at, outs);
         if is_in {
-            tracing::info!("{} has all of the mirror again", self.names[at]);
+            tracing::info!("{} has all of the mirror again", self.name(at));
         }
     }
 

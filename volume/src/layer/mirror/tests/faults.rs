@@ -418,3 +418,140 @@ async fn mirror_that_is_closed_with_a_request_under_way_is_not_called_clean() {
     mirror.work_once().await;
     assert!(data_of(&disks[0]) == data_of(&disks[1]));
 }
+
+/// Opens what it is given, in turn.
+#[derive(Default)]
+struct Returns(Mutex<Vec<std::result::Result<Arc<dyn Volume>, &'static str>>>);
+
+impl Reopen for Returns {
+    fn can(&self, at: usize) -> bool {
+        at == 1
+    }
+
+    fn reopen(&self, at: usize) -> Opens<'_, std::result::Result<Member, String>> {
+        let next = self.0.lock().unwrap().pop().unwrap_or(Err("unplugged"));
+        Box::pin(ready(next.map(|volume| member(at, volume)).map_err(str::to_owned)))
+    }
+
+    fn let_go(&self, _: usize) -> Opens<'_, ()> {
+        Box::pin(ready(()))
+    }
+}
+
+/// A mirror whose second member is not there, and what opens that again.
+async fn without_second(first: &Arc<Faulty>, time: &Arc<VirtualTime>) -> (Mirror, Arc<Returns>) {
+    let returns = Arc::new(Returns::default());
+    let openings = vec![
+        Ok(member(0, Arc::clone(first) as Arc<dyn Volume>)),
+        Err(("b".into(), "unplugged".to_owned())),
+    ];
+    let options = MirrorOptions { wait: WAIT, alone: true, looks: false };
+    let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
+    let mirror = Mirror::open_with(openings, options, Arc::clone(time) as _, reopen).await.unwrap();
+    (mirror, returns)
+}
+
+#[tokio::test]
+async fn member_that_was_not_there_returns_while_the_mirror_is_open() {
+    let disks = disks(4 * MIB);
+    closed(&disks).await;
+    let time = Arc::new(VirtualTime::default());
+    let (mirror, returns) = without_second(&disks[0], &time).await;
+    fill(&mirror, 1).await;
+    // It is not there for long, and the mirror goes on.
+    for byte in 2..6 {
+        mirror.work_once().await;
+        time.pass(Duration::from_secs(600));
+        fill(&mirror, byte).await;
+    }
+    returns.0.lock().unwrap().push(Ok(Arc::clone(&disks[1]) as _));
+    mirror.work_once().await;
+    assert!(is_whole(&mirror), "{:?}", mirror.status());
+    assert!(data_of(&disks[0]) == data_of(&disks[1]) && data_of(&disks[1])[0] == 5);
+    mirror.write(0, block(6), Durability::Durable).await.unwrap();
+    drop(mirror);
+    let alone = try_open(&[None, Some(&disks[1])], true, &Arc::default()).await.unwrap();
+    assert_eq!(read_block(&alone, 0).await, 6);
+}
+
+/// It is opened again, with what it has made durable.
+#[tokio::test]
+async fn member_that_has_lost_something_returns_while_the_mirror_is_open() {
+    let disks = disks(4 * MIB);
+    closed(&disks).await;
+    let (second, rule) = ruled(&disks[1]);
+    let time = Arc::new(VirtualTime::default());
+    let returns = Arc::new(Returns::default());
+    let openings = vec![Ok(member(0, Arc::clone(&disks[0]) as _)), Ok(member(1, second))];
+    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+    let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
+    let mirror =
+        Mirror::open_with(openings, options, Arc::clone(&time) as _, reopen).await.unwrap();
+    fill(&mirror, 1).await;
+    mirror.write(MIB, block(2), Durability::Volatile).await.unwrap();
+    // From now on its session is over, and its power failed.
+    tell(&rule, |verb, span| fails(verb, span, Kind::Gone));
+    mirror.write(2 * MIB, block(3), Durability::Durable).await.unwrap();
+    for _ in 0..3 {
+        time.pass(Duration::from_secs(600));
+        mirror.work_once().await;
+        assert!(mirror.status().members[1].1.is_out());
+    }
+    assert!(matches!(mirror.status().members[1].1, MemberState::Missing(_)));
+    let crashed = Arc::new(disks[1].crash(3));
+    returns.0.lock().unwrap().push(Ok(Arc::clone(&crashed) as _));
+    time.pass(Duration::from_secs(600));
+    mirror.work_once().await;
+    assert!(is_whole(&mirror), "{:?}", mirror.status());
+    assert!(data_of(&disks[0]) == data_of(&crashed));
+    assert_eq!(bytes_of(&mirror).await, [1, 2, 3, 1]);
+}
+
+#[tokio::test]
+async fn member_that_belongs_elsewhere_or_is_newer_is_not_taken_back() {
+    let disks = disks(2 * MIB);
+    closed(&disks).await;
+    let older = Arc::new(Faulty::holding(disks[1].contents(), 512));
+    let mirror = open(&disks).await;
+    fill(&mirror, 1).await;
+    mirror.close().await;
+    drop(mirror);
+    // What the second one is given alone the first one must not undo.
+    let newer = Arc::new(Faulty::holding(disks[1].contents(), 512));
+    let alone = try_open(&[None, Some(&newer)], true, &Arc::default()).await.unwrap();
+    fill(&alone, 2).await;
+    drop(alone);
+    let other = [(); 2].map(|()| Arc::new(Faulty::new(AREA + 2 * MIB, 512)));
+    create(members(&other), [8; 16]).await.unwrap();
+    let blank = Arc::new(Faulty::new(AREA + 2 * MIB, 512));
+    let twice = Arc::new(Faulty::holding(disks[0].contents(), 512));
+    let short = Arc::new(Faulty::holding(disks[1].contents()[..2 * MIB as usize].to_vec(), 512));
+    let blocks = Arc::new(Memory::new(AREA + 2 * MIB, 4096));
+    let time = Arc::new(VirtualTime::default());
+    let (mirror, returns) = without_second(&disks[0], &time).await;
+    fill(&mirror, 3).await;
+    let wrong: [(Arc<dyn Volume>, &str); 7] = [
+        (Arc::clone(&older) as _, "follow on each other"),
+        (Arc::clone(&newer) as _, "follow on each other"),
+        (Arc::clone(&other[1]) as _, "another mirror"),
+        (Arc::clone(&blank) as _, "no member"),
+        (Arc::clone(&twice) as _, "another member"),
+        (Arc::clone(&short) as _, "it must have"),
+        (blocks, "larger blocks"),
+    ];
+    for (volume, why) in wrong {
+        let changes =
+            [&older, &newer, &other[1], &blank, &twice, &short].map(|disk| disk.contents());
+        returns.0.lock().unwrap().push(Ok(volume));
+        time.pass(Duration::from_secs(600));
+        mirror.work_once().await;
+        let said = mirror.status().members[1].1.to_string();
+        assert!(said.contains("not there") && said.contains(why), "{why}: {said}");
+        let now = [&older, &newer, &other[1], &blank, &twice, &short].map(|disk| disk.contents());
+        assert!(now == changes, "{why}: it was written to");
+    }
+    returns.0.lock().unwrap().push(Ok(Arc::clone(&disks[1]) as _));
+    time.pass(Duration::from_secs(600));
+    mirror.work_once().await;
+    assert!(is_whole(&mirror) && data_of(&disks[1])[0] == 3, "{:?}", mirror.status());
+}

@@ -4,6 +4,8 @@
 //! Each opening must end with the newest data that were flushed, or in a refusal that says why, and no refusal comes without a
 //! reason.
 
+mod world;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Mutex;
@@ -11,6 +13,7 @@ use std::task::Poll;
 
 use futures_util::future::join_all;
 
+use self::world::{Link, Remote, Servers, World, last_record, turns};
 use super::*;
 use crate::layer::reconnect::Task;
 
@@ -21,175 +24,6 @@ const BLOCKS: usize = SIZE as usize / 512;
 
 /// How often tasks have their turn until five seconds have passed.
 const TURNS: u64 = 40;
-
-/// Who is left in one life, and when it ends.
-struct World {
-    state: Mutex<State>,
-}
-
-struct State {
-    random: Random,
-    /// Requests until the process is killed.
-    left: u64,
-    is_over: bool,
-    /// Nothing happens yet.
-    is_calm: bool,
-    was_disturbed: bool,
-    links: [Link; 2],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    Up,
-    /// Requests fail, or have no answer, for so many requests of anybody.
-    Fails(u64),
-    Hangs(u64),
-    /// The power of the server has failed: what is left is found in the next life.
-    Dark,
-}
-
-impl World {
-    fn new(random: &mut Random) -> Arc<Self> {
-        let left = [20, 60, 400][random.index(3)];
-        let left = 1 + random.below(left);
-        let random = Random::new(random.word());
-        let links = [Link::Up; 2];
-        let state =
-            State { random, left, is_over: false, is_calm: false, was_disturbed: false, links };
-        Arc::new(Self { state: Mutex::new(state) })
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.lock().unwrap().is_over
-    }
-
-    /// A request comes to a member: the state of its link, and whether the process is killed now.
-    fn request(&self, at: usize) -> (Link, bool, u64) {
-        let mut state = self.state.lock().unwrap();
-        if state.is_calm {
-            return (Link::Up, false, state.random.word());
-        }
-        state.left = state.left.saturating_sub(1);
-        let dies = state.left == 0 && !state.is_over;
-        state.is_over |= dies;
-        for link in &mut state.links {
-            *link = match *link {
-                Link::Fails(0) | Link::Hangs(0) => Link::Up,
-                Link::Fails(left) => Link::Fails(left - 1),
-                Link::Hangs(left) => Link::Hangs(left - 1),
-                other => other,
-            };
-        }
-        let (chance, which, long) =
-            (state.random.below(60), state.random.index(2), state.random.below(60));
-        if state.links[which] == Link::Up {
-            state.links[which] = match chance {
-                0 => Link::Fails(long),
-                1 => Link::Hangs(long),
-                2 if long < 10 => Link::Dark,
-                _ => Link::Up,
-            };
-        }
-        state.was_disturbed |= state.links[at] != Link::Up;
-        (state.links[at], dies, state.random.word())
-    }
-}
-
-/// A member as the mirror sees it.
-struct Remote {
-    disk: Arc<Faulty>,
-    world: Arc<World>,
-    at: usize,
-}
-
-async fn turns(count: u64) {
-    for _ in 0..count {
-        tokio::task::yield_now().await;
-    }
-}
-
-impl Remote {
-    /// The way to the server. Says whether it is the last thing that comes there.
-    async fn arrive(&self, verb: Verb) -> Result<(bool, u64)> {
-        if self.world.is_over() {
-            return std::future::pending().await;
-        }
-        let (link, dies, word) = self.world.request(self.at);
-        // The last one arrives before anything else can happen.
-        turns(if dies { 0 } else { word % 4 }).await;
-        let gone = || Error::new(Kind::Gone, verb, None).because("the link is down");
-        match link {
-            Link::Up => Ok((dies, word >> 8)),
-            Link::Fails(_) => Err(gone()),
-            Link::Dark => Err(gone()),
-            Link::Hangs(left) => {
-                // Until the time is over that others wait, or not as long.
-                turns(left * 20).await;
-                if word % 3 == 0 { Ok((dies, word >> 8)) } else { Err(gone()) }
-            }
-        }
-    }
-
-    /// The way back.
-    async fn answer<T>(&self, answer: Result<T>, word: u64) -> Result<T> {
-        turns(word % 3).await;
-        if self.world.is_over() {
-            return std::future::pending().await;
-        }
-        answer
-    }
-}
-
-impl Volume for Remote {
-    fn shape(&self) -> &Shape {
-        self.disk.shape()
-    }
-
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        Box::pin(async move {
-            let (_, word) = self.arrive(Verb::Read).await?;
-            let read = self.disk.read(span).await;
-            self.answer(read, word).await
-        })
-    }
-
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        Box::pin(async move {
-            let (is_last, word) = self.arrive(Verb::Write).await?;
-            if is_last {
-                // Some of it arrives.
-                let blocks = word % (data.len() as u64 / 512 + 1);
-                self.disk.tear(Verb::Write, Kind::Gone, blocks);
-            }
-            let written = self.disk.write(at, data, durability).await;
-            self.answer(written, word).await
-        })
-    }
-
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        Box::pin(async move {
-            let (_, word) = self.arrive(Verb::WriteZeroes).await?;
-            let written = self.disk.write_zeroes(span, durability, space).await;
-            self.answer(written, word).await
-        })
-    }
-
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.disk.discard(span)
-    }
-
-    fn flush(&self) -> Work<'_, ()> {
-        Box::pin(async move {
-            let (_, word) = self.arrive(Verb::Flush).await?;
-            let flushed = self.disk.flush().await;
-            self.answer(flushed, word).await
-        })
-    }
-
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        None
-    }
-}
 
 /// Virtual time, with numbers of its own.
 struct Seeded(VirtualTime, Mutex<Random>);
@@ -283,6 +117,9 @@ struct Counts {
     killed_while_opening: u64,
     writes: u64,
     joined: u64,
+    /// Members that were opened again, and that came back after they had not been there.
+    reopened: u64,
+    returned: u64,
 }
 
 fn names() -> [&'static str; 2] {
@@ -424,7 +261,7 @@ impl Sim {
         let openings = (0..2).map(|at| match there.contains(&at) {
             true => {
                 let disk = Arc::clone(&self.members[at].disk);
-                let remote = Remote { disk, world: Arc::clone(&world), at };
+                let remote = Remote { disk, world: Arc::clone(&world), at, session: 0 };
                 Ok(Member::new(names()[at], Arc::new(remote) as Arc<dyn Volume>))
             }
             false => Err((names()[at].into(), "not plugged in".to_owned())),
@@ -432,7 +269,9 @@ impl Sim {
         let options = MirrorOptions { wait: WAIT, alone, looks: false };
         let openings = openings.collect();
         // While it is opened all links are up, but it may be killed.
-        let open = Mirror::open(openings, options, Arc::clone(&runtime) as _);
+        let servers = self.servers(there, &world);
+        let reopen = Some(Arc::clone(&servers) as Arc<dyn Reopen>);
+        let open = Mirror::open_with(openings, options, Arc::clone(&runtime) as _, reopen);
         let mirror = match until_over(&world, &runtime, open).await {
             Some(Ok(mirror)) => mirror,
             Some(Err(MirrorError::Volume(..) | MirrorError::Missing { .. } | MirrorError::New))
@@ -458,16 +297,63 @@ impl Sim {
         let members = mirror.status().members;
         let is_there = |at: &usize| !matches!(members[*at].1, MemberState::Missing(_));
         let there: Vec<_> = there.iter().copied().filter(is_there).collect();
-        self.live((&there, alone), mirror, &world, &runtime).await;
+        let before = self.members.each_ref().map(|kept| last_record(&kept.disk));
+        self.live((&there, alone), mirror, &world, &runtime, (&servers, before)).await;
         self.power(&world);
         Ok(())
+    }
+
+    /// What opens members again: one that is not there may come.
+    fn servers(&mut self, there: &[usize], world: &Arc<World>) -> Arc<Servers> {
+        for at in (0..2).filter(|at| !there.contains(at)) {
+            let comes = self.random.below(2) == 0;
+            world.state.lock().unwrap().absent[at] = comes.then(|| self.random.below(60));
+        }
+        // What only an exchanged member had is gone.
+        let is_one = self.histories.len() == 1;
+        let copies = self.copies.iter();
+        let copies =
+            copies.map(|(at, copy)| (*at, Arc::new(Faulty::holding(copy.disk.contents(), 512))));
+        Arc::new(Servers {
+            world: Arc::clone(world),
+            disks: Mutex::new(self.members.each_ref().map(|kept| Arc::clone(&kept.disk))),
+            others: copies.filter(|_| is_one).collect(),
+            before: Mutex::default(),
+            opened: Mutex::new(0),
+        })
+    }
+
+    /// Whether a member that was not there at first has come back: then there is one history again.
+    fn came_back(
+        &mut self,
+        there: &[usize],
+        (servers, before): (&Servers, [Option<Record>; 2]),
+        status: &MirrorStatus,
+    ) -> bool {
+        for (at, (_, state)) in status.members.iter().enumerate() {
+            if matches!(state, MemberState::Missing(_)) {
+                servers.refuse(at);
+            }
+        }
+        let disks = servers.disks.lock().unwrap().clone();
+        self.counts.reopened += *servers.opened.lock().unwrap();
+        for (kept, disk) in self.members.iter_mut().zip(disks) {
+            kept.disk = disk;
+        }
+        let [at] = there else { return false };
+        let other = at ^ 1;
+        let has_returned = last_record(&self.members[other].disk) != before[other];
+        let was_ahead = self.histories.get(other).is_some_and(|history| history.is_ahead);
+        assert!(!(has_returned && was_ahead), "{}: what only {other} had is gone", self.what());
+        self.counts.returned += u64::from(has_returned);
+        has_returned
     }
 
     /// Servers whose power has failed have lost what was not flushed.
     fn power(&mut self, world: &World) {
         let links = world.state.lock().unwrap().links;
         for (kept, link) in self.members.iter_mut().zip(links) {
-            if link == Link::Dark {
+            if matches!(link, Link::Dark(_)) {
                 kept.disk = Arc::new(kept.disk.crash(self.random.word()));
             }
         }
@@ -487,6 +373,7 @@ impl Sim {
         mirror: Mirror,
         world: &Arc<World>,
         runtime: &Arc<Seeded>,
+        returns: (&Servers, [Option<Record>; 2]),
     ) {
         let read = until_over(world, runtime, read_all(&mirror)).await;
         let Some(Ok(found)) = read else { return self.end(there, &mirror, None) };
@@ -510,7 +397,14 @@ impl Sim {
         let blocks = std::mem::take(&mut *blocks.lock().unwrap());
         self.counts.writes +=
             blocks.iter().map(|known| known.versions.len() as u64 - 1).sum::<u64>();
+        let has_returned = self.came_back(there, returns, &mirror.status());
         self.end(there, &mirror, Some(blocks));
+        if has_returned {
+            let own = self.history_of(there[0]);
+            let history = History { is_ahead: false, ..self.histories[own].clone() };
+            self.histories = vec![history];
+            self.end(&[0, 1], &mirror, None);
+        }
     }
 
     /// What the mirror says first is one of the histories, and the newest that there is.
@@ -735,8 +629,8 @@ fn simulate(seeds: std::ops::Range<u64>) -> Counts {
             sim.run().await;
             sim.counts
         });
-        let Counts { lives, alone, split, older, half, killed_while_opening, writes, joined } =
-            counts;
+        let Counts { lives, alone, split, older, half, .. } = counts;
+        let Counts { killed_while_opening, writes, joined, reopened, returned, .. } = counts;
         all.lives += lives;
         all.alone += alone;
         all.split += split;
@@ -745,6 +639,8 @@ fn simulate(seeds: std::ops::Range<u64>) -> Counts {
         all.killed_while_opening += killed_while_opening;
         all.writes += writes;
         all.joined += joined;
+        all.reopened += reopened;
+        all.returned += returned;
     }
     all
 }
