@@ -60,7 +60,11 @@ impl Fixture {
     }
 
     fn attach(&self, options: &str) -> Running {
-        let args = format!("attach '{}' --nbd disk.sock --log info", self.uri(options));
+        self.attach_with(options, "")
+    }
+
+    fn attach_with(&self, options: &str, more: &str) -> Running {
+        let args = format!("attach '{}' --nbd disk.sock --log info {more}", self.uri(options));
         let attached = Running::start(&mut self.longhaul(&args));
         wait_for(&attached, "ready ");
         attached
@@ -147,4 +151,104 @@ fn commands_that_only_look_leave_the_members_as_they_are() {
     let (said, copied) = run(&fixture.longhaul(copy));
     assert!(copied.success() && contents() == before, "{said}");
     assert!(fs::read(fixture.path("copy.img")).unwrap() == vec![7; MIB]);
+}
+
+/// Blocks of 4096 bytes, each of which holds the number of its last write.
+struct Load {
+    disk: Nbd,
+    blocks: Vec<u32>,
+    writes: u32,
+}
+
+impl Load {
+    fn new(disk: Nbd) -> Self {
+        Self { disk, blocks: vec![0; 7 * MIB / 4096], writes: 0 }
+    }
+
+    fn block(number: u32) -> Vec<u8> {
+        number.to_le_bytes().repeat(1024)
+    }
+
+    /// Writes, flushes and reads for a while.
+    fn run(&mut self, writes: u32) {
+        for _ in 0..writes {
+            self.writes += 1;
+            let at = self.writes.wrapping_mul(2_654_435_761) as usize % self.blocks.len();
+            self.disk.write(at as u64 * 4096, &Self::block(self.writes)).unwrap();
+            self.blocks[at] = self.writes;
+            if self.writes.is_multiple_of(16) {
+                self.disk.flush().unwrap();
+            }
+            let other = self.writes as usize * 31 % self.blocks.len();
+            self.compare(other);
+        }
+    }
+
+    fn compare(&mut self, at: usize) {
+        let found = self.disk.read(at as u64 * 4096, 4096).unwrap();
+        assert!(found == Self::block(self.blocks[at]), "block {at} is not what was written");
+    }
+
+    fn compare_all(&mut self) {
+        (0..self.blocks.len()).for_each(|at| self.compare(at));
+    }
+
+    /// Goes on until the program says something.
+    fn run_until(&mut self, program: &mut Running, text: &str) {
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(move || wait_for(program, text));
+            while !waits.is_finished() {
+                self.run(16);
+            }
+        });
+    }
+}
+
+/// Its sessions are given up, so that they do not come back by themselves. At the end the one that was killed has to have all,
+/// as the other is.
+#[test]
+fn killed_server_returns_to_a_mirror_in_use_and_can_take_the_place_of_the_other() {
+    let fixture = Fixture::new();
+    let [first, second] = [fixture.serve(0), fixture.serve(1)];
+    let (said, made) = run(&fixture.longhaul(&format!("mirror init '{}'", fixture.uri(""))));
+    assert!(made.success(), "{said}");
+    let mut attached = fixture.attach_with(",wait=1s", "--reconnect-for 1s");
+    let mut load = Load::new(connect(&fixture.path("disk.sock")));
+    load.run_until(&mut attached, "has all of the mirror again");
+    second.kill();
+    load.run_until(&mut attached, "the mirror is degraded");
+    load.run_until(&mut attached, "is not taken back");
+    let second = fixture.serve(1);
+    load.run_until(&mut attached, "is out of the mirror still");
+    load.run_until(&mut attached, "has all of the mirror again");
+    first.kill();
+    load.run_until(&mut attached, "the mirror is degraded");
+    load.run(100);
+    load.compare_all();
+    let first = fixture.serve(0);
+    load.run_until(&mut attached, "has all of the mirror again");
+    load.disk.flush().unwrap();
+    load.compare_all();
+    assert!(attached.stop().success());
+    assert!(first.stop().success() && second.stop().success());
+    assert!(fixture.data("a.img") == fixture.data("b.img"), "the members differ");
+}
+
+#[test]
+fn server_that_is_started_later_than_a_mirror_is_taken_into_it() {
+    let fixture = Fixture::new();
+    let [first, second] = [fixture.serve(0), fixture.serve(1)];
+    let (said, made) = run(&fixture.longhaul(&format!("mirror init '{}'", fixture.uri(""))));
+    assert!(made.success(), "{said}");
+    assert!(second.stop().success());
+    let mut attached = fixture.attach_with(",alone", "--reconnect-for 1s");
+    let mut load = Load::new(connect(&fixture.path("disk.sock")));
+    load.run(100);
+    let second = fixture.serve(1);
+    load.run_until(&mut attached, "has all of the mirror again");
+    load.compare_all();
+    load.disk.flush().unwrap();
+    assert!(attached.stop().success());
+    assert!(first.stop().success() && second.stop().success());
+    assert!(fixture.data("a.img") == fixture.data("b.img"), "the members differ");
 }

@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use volume::layer::member::Member;
 use volume::layer::mirror::{
-    self, Mirror, MirrorError, MirrorObserver, MirrorOptions, MirrorStatus, Opening, Scrubbed,
+    self, Mirror, MirrorError, MirrorObserver, MirrorOptions, MirrorStatus, Opening, Reopen,
+    Scrubbed,
 };
 
-use super::{Members, of_member};
+use super::closes::Closes;
+use super::{Members, Store, of_member, store};
 use crate::chain::OpenOptions;
 use crate::failure::{Failure, Outcome};
+use crate::reconnect_limit::ReconnectLimit;
 use crate::store::abilities::{BoxFuture, Worker, WorkerStatus};
 use crate::store::runtime;
 use crate::uri::compound::{Compound, Kind, MirrorUri};
@@ -45,11 +49,11 @@ async fn find(
     opened: &mut Members,
 ) -> Outcome<Mirror> {
     let mut openings: Vec<Opening> = Vec::new();
-    for member in &compound.members {
-        let before = opened.members.len();
-        let opening = opened.open(member, &of_member(options)).await;
-        openings.push(match opening {
-            Ok(()) => Ok(opened.members[before].clone()),
+    for (at, member) in compound.members.iter().enumerate() {
+        let opening = opened.open_as(at, member, &of_member(options)).await;
+        openings.push(match opening.map(|()| opened.members.pop()) {
+            Ok(Some(member)) => Ok(member),
+            Ok(None) => Err((member.to_string().into(), String::new())),
             Err(why) => {
                 tracing::warn!("a member of the mirror is not there: {}", why.on_one_line());
                 Err((member.to_string().into(), why.on_one_line().to_string()))
@@ -58,7 +62,61 @@ async fn find(
     }
     let (wait, looks) = (said.wait.unwrap_or(WAIT), options.looks);
     let with = MirrorOptions { wait, alone: said.alone, looks };
-    Mirror::open(openings, with, runtime()).await.map_err(|why| explain(uri, why))
+    let reopen = Arc::new(Reopener::new(&compound.members, options, &opened.closes));
+    let mirror = Mirror::open_with(openings, with, runtime(), Some(reopen)).await;
+    mirror.map_err(|why| explain(uri, why))
+}
+
+/// How long an outage may last while a member is opened again: it is tried anew later.
+const REOPENED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Opens members again that were not there, or have lost something.
+struct Reopener {
+    uris: Vec<Uri>,
+    options: OpenOptions,
+    closes: Arc<Closes>,
+}
+
+impl Reopener {
+    fn new(members: &[Uri], options: &OpenOptions, closes: &Arc<Closes>) -> Self {
+        let reconnect_limit = ReconnectLimit(Some(REOPENED_WITHIN));
+        let options = OpenOptions { existing_only: true, reconnect_limit, ..of_member(options) };
+        Self { uris: members.to_vec(), options, closes: Arc::clone(closes) }
+    }
+}
+
+/// Whether a member can be opened again: nothing works for it, and it is the same then.
+fn can_reopen(uri: &Uri) -> bool {
+    match uri.location() {
+        Location::Several(compound) => {
+            !matches!(compound.kind, Kind::Mirror(_)) && compound.members.iter().all(can_reopen)
+        }
+        _ => !uri.vanishes(),
+    }
+}
+
+impl Reopen for Reopener {
+    fn can(&self, at: usize) -> bool {
+        self.uris.get(at).is_some_and(can_reopen)
+    }
+
+    fn reopen(&self, at: usize) -> BoxFuture<'_, Result<Member, String>> {
+        Box::pin(async move {
+            self.closes.drop_one(at).await;
+            let Some(uri) = self.uris.get(at) else { return Err("it is not named".to_owned()) };
+            let opened = store(uri, &self.options).await;
+            let Store { opened, .. } = opened.map_err(|why| why.on_one_line().to_string())?;
+            let name: Arc<str> = uri.to_string().into();
+            if let Some(close) = opened.abilities.close {
+                self.closes.put(at, Arc::clone(&name), close);
+            }
+            Ok(Member::new(name, opened.volume))
+        })
+    }
+
+    fn let_go(&self, at: usize) -> BoxFuture<'_, ()> {
+        Box::pin(self.closes.drop_one(at))
+    }
 }
 
 fn explain(uri: &Uri, why: MirrorError) -> Failure {
