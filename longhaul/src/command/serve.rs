@@ -184,9 +184,9 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
         Ok(servers) => {
             live.serves_beside(servers.node());
             let begun = begin((server, &servers), &mut live, pin, invite.as_deref()).await;
-            begun.and_then(|server| {
+            begun.map(|server| {
                 let serving = servers.run_beside(server.run(stop.clone()), stop.clone());
-                Ok(Events::new(serving, told, stop, hangup))
+                Events::new(serving, told, stop, hangup)
             })
         }
         Err(why) => Err(why),

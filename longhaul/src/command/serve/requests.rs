@@ -144,7 +144,7 @@ async fn hung_up(hangup: Option<&mut Signal>) {
         None => None,
     };
     if received.is_none() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
