@@ -272,3 +272,17 @@ fn a_gateway_whose_target_is_out_of_reach_or_has_shrunk_is_reloaded_without_grow
     gateway.signal(Signal::KILL);
     assert!(upstream.stop().success());
 }
+
+/// Nobody waits for it to end once the target of a volume that has grown is gone.
+#[test]
+fn a_gateway_of_a_volume_that_has_grown_ends_though_its_target_is_gone() {
+    let there = Gateway::new(MIB);
+    there.grow(2 * MIB);
+    assert!(there.reload().contains("grown disk"));
+    assert_eq!(there.size(), 2 * MIB);
+    let Gateway { home: _home, upstream, gateway, wire, .. } = there;
+    assert!(upstream.stop().success());
+    wire.cut();
+    says(&gateway, "requests wait");
+    assert!(gateway.stop().success());
+}

@@ -324,6 +324,8 @@ impl Live {
                 continue;
             };
             chain.grow(growth);
+            // What was told of the end was told to what it was before.
+            chain.leave_on(self.stop.clone());
             *disk = disk.grown(chain.volume());
             grown.push(name);
         }
