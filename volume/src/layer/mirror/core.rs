@@ -274,15 +274,20 @@ impl Core {
         members.iter().any(|at| self.members[*at].is_in)
     }
 
+    /// Members may differ in a region from now on: that is to be recorded before any is told to change it.
+    fn make_dirty(&mut self, region: u64) {
+        self.dirty.insert(region);
+        let version = self.changed();
+        self.dirtied.insert(region, version);
+    }
+
     /// A change of `span` begins: the version that must be recorded before any member is told.
     pub(super) fn begin(&mut self, span: Span) -> u64 {
         let mut wanted = self.first;
         for region in self.regions(span) {
             *self.writers.entry(region).or_default() += 1;
             if !self.dirty.contains(region) {
-                self.dirty.insert(region);
-                let version = self.changed();
-                self.dirtied.insert(region, version);
+                self.make_dirty(region);
             }
             wanted = wanted.max(self.dirtied.get(&region).copied().unwrap_or_default());
         }
@@ -572,7 +577,11 @@ impl Core {
     pub(super) fn take_back(&mut self, own: &Record, slot: usize) {
         let at = own.member;
         (self.sent[at], self.confirmed[at]) = (own.stamp, own.stamp);
-        self.dirty.extend(&own.dirty);
+        // The others do not have it in their records yet.
+        let not_known = own.dirty.iter().filter(|region| !self.dirty.contains(*region));
+        for region in not_known.collect::<Vec<_>>() {
+            self.make_dirty(region);
+        }
         // What nobody waits for any more was asked before it was opened again.
         let Known { retry, outs, abandoned, .. } = self.members[at];
         let (why, outs) = (Some("it is there again".to_owned()), outs + 1);

@@ -419,13 +419,12 @@ async fn mirror_that_is_closed_with_a_request_under_way_is_not_called_clean() {
     assert!(data_of(&disks[0]) == data_of(&disks[1]));
 }
 
-/// Opens what it is given, in turn.
-#[derive(Default)]
-struct Returns(Mutex<Vec<std::result::Result<Arc<dyn Volume>, &'static str>>>);
+/// Opens what it is given for one member, in turn.
+struct Returns(Mutex<Vec<std::result::Result<Arc<dyn Volume>, &'static str>>>, usize);
 
 impl Reopen for Returns {
     fn can(&self, at: usize) -> bool {
-        at == 1
+        at == self.1
     }
 
     fn reopen(&self, at: usize) -> Opens<'_, std::result::Result<Member, String>> {
@@ -440,7 +439,7 @@ impl Reopen for Returns {
 
 /// A mirror whose second member is not there, and what opens that again.
 async fn without_second(first: &Arc<Faulty>, time: &Arc<VirtualTime>) -> (Mirror, Arc<Returns>) {
-    let returns = Arc::new(Returns::default());
+    let returns = Arc::new(Returns(Mutex::default(), 1));
     let openings = vec![
         Ok(member(0, Arc::clone(first) as Arc<dyn Volume>)),
         Err(("b".into(), "unplugged".to_owned())),
@@ -481,7 +480,7 @@ async fn member_that_has_lost_something_returns_while_the_mirror_is_open() {
     closed(&disks).await;
     let (second, rule) = ruled(&disks[1]);
     let time = Arc::new(VirtualTime::default());
-    let returns = Arc::new(Returns::default());
+    let returns = Arc::new(Returns(Mutex::default(), 1));
     let openings = vec![Ok(member(0, Arc::clone(&disks[0]) as _)), Ok(member(1, second))];
     let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
     let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
@@ -554,4 +553,55 @@ async fn member_that_belongs_elsewhere_or_is_newer_is_not_taken_back() {
     time.pass(Duration::from_secs(600));
     mirror.work_once().await;
     assert!(is_whole(&mirror) && data_of(&disks[1])[0] == 3, "{:?}", mirror.status());
+}
+
+/// What only its own record calls dirty is so for the others too once it is there again.
+#[tokio::test]
+async fn region_that_is_dirty_on_a_returned_member_is_recorded_before_it_is_written_to() {
+    let disks = [(); 3].map(|()| Arc::new(Faulty::new(AREA + 2 * MIB, 512)));
+    create(members(&disks), ID).await.unwrap();
+    let time = Arc::new(VirtualTime::default());
+    let ([(first, _), (second, late), (third, rule)], returns) =
+        (disks.each_ref().map(ruled), Arc::new(Returns(Mutex::default(), 2)));
+    let openings =
+        [first, second, third].into_iter().enumerate().map(|(at, it)| Ok(member(at, it)));
+    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+    let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
+    let runtime = Arc::clone(&time) as _;
+    let mirror = Mirror::open_with(openings.collect(), options, runtime, reopen).await.unwrap();
+    mirror.work_once().await;
+    mirror.write(0, block(1), Durability::Durable).await.unwrap();
+    mirror.flush().await.unwrap();
+    // It does not get the record that calls the region clean.
+    tell(&rule, |verb, span| fails(verb, span, Kind::Gone));
+    time.pass(2 * core::IDLE);
+    mirror.work_once().await;
+    mirror.write(MIB, block(1), Durability::Durable).await.unwrap();
+    let status = mirror.status();
+    assert!(status.members[2].1.is_out() && status.dirty.0 == 1, "{status:?}");
+    time.pass(Duration::from_secs(600));
+    mirror.work_once().await;
+    // It is there again, and nothing is copied to it yet.
+    let (again, rule) = ruled(&disks[2]);
+    let flushes = std::sync::atomic::AtomicUsize::new(0);
+    tell(&rule, move |verb, _| match verb {
+        Verb::Flush if flushes.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0 => hangs(),
+        _ => go_on(),
+    });
+    returns.0.lock().unwrap().push(Ok(again));
+    time.pass(Duration::from_secs(600));
+    assert!(Box::pin(mirror.work_once()).as_mut().now_or_never().is_none());
+    assert_eq!(mirror.status().dirty.0, 2);
+    // Only the first gets a write before all power fails.
+    tell(&late, |verb, span| match verb {
+        Verb::Write if span.at >= AREA => hangs(),
+        _ => go_on(),
+    });
+    let mut write = mirror.write(0, block(2), Durability::Durable);
+    settle(&mut write, None).await;
+    assert_eq!(data_of(&disks[0])[0], 2);
+    let openings = [Some(&disks[0]), Some(&disks[1]), None];
+    let mirror = try_open(&openings, false, &Arc::default()).await.unwrap();
+    mirror.work_once().await;
+    assert!(data_of(&disks[0]) == data_of(&disks[1]), "they differ for good");
 }
