@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -285,4 +286,22 @@ fn a_gateway_of_a_volume_that_has_grown_ends_though_its_target_is_gone() {
     wire.cut();
     says(&gateway, "requests wait");
     assert!(gateway.stop().success());
+}
+
+/// Neither does it wait for a target that does not say how large its volume is.
+#[test]
+fn a_gateway_that_is_told_to_end_asks_no_target_any_more_for_its_size() {
+    let there = Gateway::new(MIB);
+    let Gateway { home: _home, upstream, gateway, wire: _wire, .. } = there;
+    upstream.signal(Signal::STOP);
+    gateway.signal(Signal::HUP);
+    // By then it asks.
+    thread::sleep(Duration::from_secs(1));
+    gateway.signal(Signal::TERM);
+    let mut said = String::new();
+    while let Some(line) = gateway.line() {
+        said.push_str(&line);
+    }
+    assert!(!said.contains("how large") && !said.contains("configuration applied"), "{said}");
+    upstream.signal(Signal::KILL);
 }

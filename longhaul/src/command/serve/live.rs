@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::Client as Admitted;
 use proto::scsi::ports::AccessState;
@@ -174,7 +175,7 @@ impl Live {
         self.refuse_rename(&config, &added)?;
         refuse_state(config.state.as_deref())?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
-        let growths = match self.prepare_growth(&config, filter).await {
+        let growths = match self.prepare_growth(&config, filter, &stop).await {
             Ok(growths) => growths,
             Err(why) => {
                 discard(chains, &added, config.state.as_deref()).await;
@@ -292,10 +293,16 @@ impl Live {
         Ok(())
     }
 
-    /// Makes files as large as the configuration says, and finds out which other stores have grown; and turns the log as `filter` says: both, or neither.
-    async fn prepare_growth(&self, config: &Config, filter: EnvFilter) -> Outcome<Growths> {
+    /// Makes files as large as the configuration says, and finds out which other stores have grown; and turns the log as
+    /// `filter` says: both, or neither.
+    async fn prepare_growth(
+        &self,
+        config: &Config,
+        filter: EnvFilter,
+        stop: &Stop,
+    ) -> Outcome<Growths> {
         let mut growths = Growths::new();
-        let grown = self.grow_stores(config, &mut growths).await;
+        let grown = self.grow_stores(config, &mut growths, stop).await;
         let outcome = grown.and_then(|()| self.log.1.turn(filter));
         match outcome {
             Ok(()) => Ok(growths),
@@ -306,14 +313,25 @@ impl Live {
         }
     }
 
-    async fn grow_stores(&self, config: &Config, growths: &mut Growths) -> Outcome {
-        for Served { name, size, .. } in &config.volumes {
-            let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
-            let growth = chain.prepare_growth(*size).await;
-            let growth = growth.map_err(|why| why.within(&format!("volume {name}")))?;
-            growths.extend(growth.map(|growth| (name.clone(), growth)));
+    /// All at once, and no longer than until `stop` is called: a target that does not answer keeps nobody from another
+    /// reload.
+    async fn grow_stores(&self, config: &Config, growths: &mut Growths, stop: &Stop) -> Outcome {
+        let open = config.volumes.iter().filter_map(|Served { name, size, .. }| {
+            Some((name, *size, &self.open_volumes.get(name)?.chain))
+        });
+        let prepared = join_all(open.map(|(name, size, chain)| async move {
+            let growth = unless_stopped(stop, chain.prepare_growth(size)).await;
+            (name, growth.map_err(|why| why.within(&format!("volume {name}"))))
+        }));
+        let mut outcome = Ok(());
+        for (name, growth) in prepared.await {
+            // What has grown is undone if another has failed.
+            match growth {
+                Ok(growth) => growths.extend(growth.map(|growth| (name.clone(), growth))),
+                Err(why) => outcome = outcome.and(Err(why)),
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// The volumes are as large as their files; the names of those that were smaller. Nobody is told yet.
