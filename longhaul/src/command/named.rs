@@ -12,7 +12,7 @@ use clap::{ArgMatches, Command};
 use crate::failure::Outcome;
 use crate::remembered::{self, Remembered};
 use crate::state_dir::state_dir;
-use crate::uri::{Uri, UriError};
+use crate::uri::{Location, Uri, UriError};
 
 /// Options of `mount` that say who logs in, and to whom.
 const LOGIN: &[&str] = &[
@@ -56,16 +56,23 @@ pub(super) fn volume(text: &str) -> Result<Uri, String> {
 
 /// The volume of this name; `None` if none has it. Refused where a file has it too.
 pub(super) fn named(word: &str) -> Result<Option<Uri>, String> {
-    let Some(known) = find(word)? else { return Ok(None) };
-    match is_file(Path::new(word)) {
+    let is_file = is_file(Path::new(word));
+    let known = match find(word) {
+        // A file is there, whatever may be known of volumes.
+        Err(_) if is_file => return Ok(None),
+        found => found?,
+    };
+    let Some(known) = known else { return Ok(None) };
+    match is_file {
         true => Err(ambiguous(word, "a file of this directory", &known)),
         false => uri(word, &known).map(Some),
     }
 }
 
-/// Refuses the name of a volume for what would be a file.
+/// Refuses the name of a volume for what would be a file. If the names cannot be read all are taken for files, as they are by
+/// other programs.
 pub(super) fn refuse_as_file(word: &str) -> Result<(), String> {
-    match find(word)? {
+    match find(word).unwrap_or_default() {
         Some(known) => Err(ambiguous(word, "a file to be made or written here", &known)),
         None => Ok(()),
     }
@@ -73,8 +80,13 @@ pub(super) fn refuse_as_file(word: &str) -> Result<(), String> {
 
 /// Reads the path of a journal, or the name of the volume that it is for.
 pub(super) fn journal(text: &str) -> Result<PathBuf, String> {
-    let Some(known) = find(text)? else { return Ok(text.into()) };
-    if is_file(Path::new(text)) {
+    let is_file = is_file(Path::new(text));
+    let known = match find(text) {
+        Err(_) if is_file => None,
+        found => found?,
+    };
+    let Some(known) = known else { return Ok(text.into()) };
+    if is_file {
         return Err(ambiguous(text, "a file of this directory", &known));
     }
     let given = known.value_of("--journal").and_then(|value| value.split(',').next());
@@ -136,14 +148,25 @@ pub(crate) fn with_remembered_options(
     if names.is_empty() {
         return Ok(None);
     }
-    let mut all = remembered::all()?;
+    // Whoever needs them has said what is wrong with them.
+    let Ok(mut all) = remembered::all() else { return Ok(None) };
     let Some(known) = names.iter().find_map(|name| all.remove(name)) else { return Ok(None) };
     let opens: &[&str] = if asks { &[] } else { SECRETS };
+    // They would be used with the target of the destination too, which may be anybody's.
+    let is_sent_elsewhere = word(matches, "destination").is_some_and(|to| is_of_a_target(&to));
+    let login: &[&str] = if is_sent_elsewhere { &[] } else { LOGIN };
     Ok(Some(with(arguments, &known, |option| {
-        let is_wanted = [LOGIN, opens, NARROWING].iter().any(|some| some.contains(&option));
+        let is_wanted = [login, opens, NARROWING].iter().any(|some| some.contains(&option));
         let long = option.strip_prefix("--");
         is_wanted && leaf.get_arguments().any(|argument| argument.get_long() == long)
     })))
+}
+
+/// Whether a part of it is behind a server to which one logs in.
+fn is_of_a_target(text: &str) -> bool {
+    let uri: Result<Uri, _> = text.parse();
+    let is_remote = |leaf: &Uri| matches!(leaf.location(), Location::Unit(_) | Location::Served(_));
+    uri.is_ok_and(|uri| uri.leaves().iter().any(|(leaf, _)| is_remote(leaf)))
 }
 
 /// What was given for an argument.
