@@ -276,9 +276,11 @@ impl Core {
 
     /// Members may differ in a region from now on: that is to be recorded before any is told to change it.
     fn make_dirty(&mut self, region: u64) {
-        self.dirty.insert(region);
-        let version = self.changed();
-        self.dirtied.insert(region, version);
+        if !self.dirty.contains(region) {
+            self.dirty.insert(region);
+            let version = self.changed();
+            self.dirtied.insert(region, version);
+        }
     }
 
     /// A change of `span` begins: the version that must be recorded before any member is told.
@@ -286,9 +288,7 @@ impl Core {
         let mut wanted = self.first;
         for region in self.regions(span) {
             *self.writers.entry(region).or_default() += 1;
-            if !self.dirty.contains(region) {
-                self.make_dirty(region);
-            }
+            self.make_dirty(region);
             wanted = wanted.max(self.dirtied.get(&region).copied().unwrap_or_default());
         }
         wanted
@@ -497,8 +497,7 @@ impl Core {
 
     /// A member that was put out has failed for good: it is to be opened again.
     pub(super) fn fail(&mut self, at: usize) {
-        let member = &mut self.members[at];
-        member.has_failed |= !member.is_in;
+        self.members[at].has_failed |= !self.members[at].is_in;
     }
 
     /// A member that is to be opened again. While nobody has all there is nothing to be copied to it.
@@ -577,11 +576,7 @@ impl Core {
     pub(super) fn take_back(&mut self, own: &Record, slot: usize) {
         let at = own.member;
         (self.sent[at], self.confirmed[at]) = (own.stamp, own.stamp);
-        // The others do not have it in their records yet.
-        let not_known = own.dirty.iter().filter(|region| !self.dirty.contains(*region));
-        for region in not_known.collect::<Vec<_>>() {
-            self.make_dirty(region);
-        }
+        own.dirty.iter().for_each(|region| self.make_dirty(region));
         // What nobody waits for any more was asked before it was opened again.
         let Known { retry, outs, abandoned, .. } = self.members[at];
         let (why, outs) = (Some("it is there again".to_owned()), outs + 1);
@@ -623,8 +618,8 @@ impl Core {
     pub(super) fn begin_resync(&mut self, at: usize) -> (u64, u64) {
         let member = &mut self.members[at];
         member.is_marking = !member.is_in && !member.is_marked;
-        let (outs, is_marking) = (member.outs, member.is_marking);
-        let version = if is_marking { self.changed() } else { self.first };
+        let outs = member.outs;
+        let version = if member.is_marking { self.changed() } else { self.first };
         (outs, version)
     }
 
