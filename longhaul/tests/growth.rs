@@ -219,7 +219,7 @@ impl Gateway {
     }
 
     fn size(&self) -> u64 {
-        let (said, succeeded) = run(&mut shell(&format!("info --json {}", self.uri)));
+        let (said, succeeded) = run(&shell(&format!("info --json {}", self.uri)));
         assert!(succeeded.success(), "{said}");
         let from = said.find('{').unwrap();
         let info: serde_json::Value = serde_json::from_str(&said[from..]).unwrap();

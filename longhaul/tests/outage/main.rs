@@ -433,7 +433,7 @@ async fn volume_that_has_grown_is_used_on_with_its_first_size() {
     path.lead_to(target.address);
     tokio::time::timeout(PATIENCE, disk.flush()).await.expect("it ends").expect("a flush");
     assert!(larger.contents()[..512] == [1; 512]);
-    assert_eq!((disk.shape().size, disk.grown()), (SIZE, SIZE));
+    assert_eq!((disk.shape().size, disk.not_offered()), (SIZE, SIZE));
     disk.close().await;
     target.kill().await;
 }

@@ -150,9 +150,9 @@ impl Reopen for Servers {
                 }
             };
             let word = self.world.word();
-            let stranger = self.others.iter().filter(|(of, _)| *of == at);
+            let mut stranger = self.others.iter().filter(|(of, _)| *of == at);
             let mut disk = Arc::clone(&self.disks.lock().unwrap()[at]);
-            match (word % 16, stranger.last()) {
+            match (word % 16, stranger.next_back()) {
                 (0, _) => disk = Arc::new(Faulty::new(AREA + SIZE, 512)),
                 (1 | 2, Some((_, copy))) => disk = Arc::clone(copy),
                 _ if matches!(link, Link::Dark(_)) => disk = Arc::new(disk.crash(word >> 8)),
