@@ -345,6 +345,7 @@ fn options(proof: Authentication, connections: u16) -> ConnectOptions {
         // What is swallowed is found out soon; a slow answer taken for that only costs another login.
         timeouts: Timeouts {
             login: milliseconds(500),
+            logout: milliseconds(500),
             idle: milliseconds(100),
             answer: milliseconds(400),
             ..Timeouts::default()

@@ -356,7 +356,11 @@ fn options() -> ConnectOptions {
     ConnectOptions {
         reconnect_for: None,
         reconnect_every: Duration::from_millis(100),
-        timeouts: Timeouts { login: Duration::from_secs(2), ..Timeouts::default() },
+        timeouts: Timeouts {
+            login: Duration::from_secs(2),
+            logout: Duration::from_secs(2),
+            ..Timeouts::default()
+        },
         ..ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())
     }
 }

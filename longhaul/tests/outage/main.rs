@@ -99,6 +99,7 @@ fn options() -> ConnectOptions {
         // A silent path is found out soon; a slow answer taken for one only costs another login.
         timeouts: Timeouts {
             login: milliseconds(500),
+            logout: milliseconds(500),
             idle: milliseconds(50),
             answer: milliseconds(300),
             ..Timeouts::default()
