@@ -196,9 +196,14 @@ impl FromStr for Endpoint {
         }
         match text.parse() {
             Ok(uri) => Ok(Self { uri }),
-            Err(UriError::NoScheme(_)) => Ok(Self::path(text)),
+            // And not a member of a volume that is made of several.
+            Err(UriError::NoScheme(what)) if what == text => Ok(Self::path(text)),
             // A colon after a slash belongs to a path.
-            Err(UriError::UnknownScheme(scheme)) if scheme.contains('/') => Ok(Self::path(text)),
+            Err(UriError::UnknownScheme(scheme))
+                if scheme.contains('/') && text.starts_with(&scheme) =>
+            {
+                Ok(Self::path(text))
+            }
             Err(UriError::UnknownScheme(scheme)) => {
                 Err(PlaceError::UnknownScheme(UriError::UnknownScheme(scheme), text.to_owned()))
             }
