@@ -167,7 +167,7 @@ fn look_for(volume: &Served) -> Outcome {
         let mut of = volume.clone();
         (of.uri, of.read_only) = (member.clone(), read_only);
         // The file of an overlay that is to be made.
-        let is_new = matches!(compound.kind, Kind::Overlay { create: true }) && at == 1;
+        let is_new = matches!(compound.kind, Kind::Overlay { create: true, .. }) && at == 1;
         let is_made = is_new && !volume.read_only;
         match member.path() {
             Some(path) if is_made && !path.exists() => {}

@@ -16,6 +16,7 @@ pub(super) const KNOWN: &str = "concat:(URI,...), stripe:SIZE(URI,URI,...), mirr
 /// The options without a value.
 const ALONE: &str = "alone";
 const CREATE: &str = "create";
+const CHANGED: &str = "changed";
 
 /// How deep they may be nested.
 const DEPTH_MAX: usize = 8;
@@ -38,10 +39,12 @@ pub enum Kind {
     Stripe(Size),
     /// `mirror:(URI,URI,wait=TIME,alone)`: the same on each.
     Mirror(MirrorUri),
-    /// `overlay:(URI,over=FILE,create)`: the first, which is not written to, with the changes in the second.
+    /// `overlay:(URI,over=FILE,create,changed)`: the first, which is not written to, with the changes in the second.
     Overlay {
         /// The second is made, and holds no changes yet.
         create: bool,
+        /// The first may be another than it was when the second was made.
+        changed: bool,
     },
     /// `limit:(URI,rate=SIZE,iops=NUMBER)`: one that is not asked for more.
     Limit(Rates),
@@ -160,7 +163,7 @@ fn split(list: &str) -> Vec<String> {
 
 /// Key and value, if an item is an option and no URI.
 fn option(item: &str) -> Option<(&str, &str)> {
-    if [ALONE, CREATE].contains(&item) {
+    if [ALONE, CREATE, CHANGED].contains(&item) {
         return Some((item, ""));
     }
     let (key, value) = item.split_once('=')?;
@@ -237,7 +240,11 @@ impl Items<'_> {
         let over = self.take("over")?.filter(|path| !path.is_empty());
         let over = over.ok_or_else(|| self.wrong("it wants over=FILE"))?;
         let create = self.take_flag(CREATE)?;
-        let mut compound = self.finish(Kind::Overlay { create }, 1, 1)?;
+        let changed = self.take_flag(CHANGED)?;
+        if create && changed {
+            return Err(self.wrong("create makes it, so that nothing can have changed"));
+        }
+        let mut compound = self.finish(Kind::Overlay { create, changed }, 1, 1)?;
         compound.members.push(Uri::of_path(PathBuf::from(over), false));
         Ok(compound)
     }
@@ -306,11 +313,12 @@ impl fmt::Display for Compound {
                 items.extend(wait.map(|wait| format!("wait={}s", wait.as_secs())));
                 items.extend(alone.then(|| ALONE.to_owned()));
             }
-            Kind::Overlay { create } => {
+            Kind::Overlay { create, changed } => {
                 if let Some(over) = items.last_mut() {
                     *over = over.replacen("file:", "over=", 1);
                 }
                 items.extend(create.then(|| CREATE.to_owned()));
+                items.extend(changed.then(|| CHANGED.to_owned()));
             }
             Kind::Limit(Rates { bytes, requests }) => {
                 items.extend(bytes.map(|bytes| format!("rate={}", Size(bytes))));
@@ -334,6 +342,7 @@ mod tests {
             "mirror:(file:a,file:b,wait=90s,alone)",
             "overlay:(file:/srv/base.img,over=/srv/changes)",
             "overlay:(file:/srv/base.img,over=/srv/changes,create)",
+            "overlay:(file:/srv/base.img,over=/srv/changes,changed)",
             "limit:(file:a,rate=100M,iops=5000)",
             "limit:(concat:(file:2,,5.img,file:b (1).img),iops=1)",
         ] {
@@ -379,6 +388,10 @@ mod tests {
             ("overlay:(file:a)", "it wants over=FILE"),
             ("overlay:(file:a,over=b,over=c)", "`over` is given twice"),
             ("overlay:(file:a,over=b,create=1)", "create has no value"),
+            (
+                "overlay:(file:a,over=b,create,changed)",
+                "create makes it, so that nothing can have changed",
+            ),
             ("concat:(file:a,create)", "`create` is no option of concat"),
             ("overlay:(file:a,file:b,over=c)", "it has 2 members, and takes 1"),
             ("limit:(file:a)", "it wants rate=SIZE"),

@@ -92,7 +92,8 @@ async fn make(
     for (at, member) in compound.members.iter().enumerate() {
         let mut with = of_member(options);
         with.read_only |= compound.is_only_read(at);
-        if let (Kind::Overlay { create }, 1, [base]) = (compound.kind, at, &opened.members[..]) {
+        if let (Kind::Overlay { create, .. }, 1, [base]) = (compound.kind, at, &opened.members[..])
+        {
             prepare_over((member, create), base, &mut with)
                 .map_err(|why| Failure::new(cannot()).because(why).hint(CREATE_HINT))?;
         }
@@ -104,12 +105,12 @@ async fn make(
         Kind::Stripe(Size(chunk)) => {
             Arc::new(Gate::new("stripe", Joined::stripe(members, chunk).or_fail(cannot)?))
         }
-        Kind::Overlay { create } => {
+        Kind::Overlay { create, changed } => {
             let [base, over] = &members[..] else { return Err(Failure::usage(cannot())) };
             // Nothing is made by a command that only looks, or for which all must exist.
             let overlay = match create && !options.looks && !options.existing_only {
                 true => Overlay::create(base.clone(), over.clone()).await,
-                false => Overlay::open(base.clone(), over.clone()).await,
+                false => Overlay::open(base.clone(), over.clone(), changed).await,
             };
             let overlay = overlay.map_err(|why| not_an_overlay(cannot(), over, &why, create))?;
             Arc::new(Gate::new("overlay", overlay))
@@ -145,6 +146,10 @@ fn not_an_overlay(cannot: String, over: &Member, why: &OverlayError, create: boo
             failure.hint("it is made by the first command that may write to it")
         }
         OverlayError::New => failure.hint(CREATE_HINT),
+        OverlayError::OtherBase => failure.hint(
+            "what was written belongs to blocks of the base as it was: name that one; `changed` behind it uses this one all the same, \
+             and what is read may be a mixture then",
+        ),
         OverlayError::Made => failure.hint("leave out `create`: it is opened as it is then"),
         _ => failure,
     }

@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::Span;
+
 /// The unit in which the file is told apart from the base, in bytes.
 pub const CLUSTER: u64 = 64 << 10;
 
@@ -24,7 +26,7 @@ const UNIT_CLUSTERS: u64 = 8 * UNIT_BYTES as u64;
 pub(super) const PAGE_CLUSTERS: u64 = UNIT_CLUSTERS * (PAGE / UNIT as u64);
 
 const MAGIC: &[u8; 8] = b"LHOVERLY";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NAME_AT: usize = 64;
 const SUM_AT: usize = PAGE as usize - 32;
 
@@ -46,6 +48,8 @@ pub enum OverlayError {
     Map(u64),
     #[error("it is over a volume of {found} bytes, and this one has {size}")]
     OtherSize { found: u64, size: u64 },
+    #[error("its base is another volume, or has changed since the overlay was made")]
+    OtherBase,
     #[error("an overlay of {size} bytes takes a file of {needed} bytes, and it has {found}")]
     Short { size: u64, needed: u64, found: u64 },
     #[error("its blocks of {0} bytes are larger than a page of its map")]
@@ -88,14 +92,50 @@ pub const fn file_size(size: u64) -> u64 {
     Places { size }.data_at() + size.next_multiple_of(PAGE)
 }
 
-/// The header of an overlay over `size` bytes of what is called `base`.
-pub(super) fn header(size: u64, base: &str) -> Vec<u8> {
+/// What of a base is read to know it again: its beginning and its end, and a little at equal distances between. Over a
+/// thin link that must not take long.
+const ENDS: u64 = 64 << 10;
+const SAMPLES: u64 = 16;
+const SAMPLE: u64 = 4 << 10;
+
+/// Of a base that is no larger, all is read.
+const SMALL: u64 = 256 << 10;
+
+/// The spans of a base of `size` bytes that its fingerprint is made of, in order.
+pub(super) fn samples(size: u64) -> Vec<Span> {
+    if size <= SMALL {
+        return vec![Span::new(0, size)];
+    }
+    let end = size - ENDS;
+    let mut spans = vec![Span::new(0, ENDS)];
+    let between = (1..=SAMPLES).map(|sample| {
+        let at = ENDS + (end - ENDS - SAMPLE) / (SAMPLES + 1) * sample;
+        Span::new(at - at % SAMPLE, SAMPLE)
+    });
+    spans.extend(between);
+    // Blocks are no larger than a page.
+    spans.push(Span::new(end - end % PAGE, size - (end - end % PAGE)));
+    spans
+}
+
+/// What an overlay stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Base {
+    /// In bytes.
+    pub(super) size: u64,
+    /// SHA-256 of its [`samples`].
+    pub(super) fingerprint: [u8; 32],
+}
+
+/// The header of an overlay over a `base` that is called `name`.
+pub(super) fn header(base: Base, name: &str) -> Vec<u8> {
     let mut page = MAGIC.to_vec();
     page.extend_from_slice(&VERSION.to_le_bytes());
     page.extend_from_slice(&(CLUSTER as u32).to_le_bytes());
-    page.extend_from_slice(&size.to_le_bytes());
-    let name = &base.as_bytes()[..base.len().min(SUM_AT - NAME_AT)];
+    page.extend_from_slice(&base.size.to_le_bytes());
+    let name = &name.as_bytes()[..name.len().min(SUM_AT - NAME_AT)];
     page.extend_from_slice(&(name.len() as u32).to_le_bytes());
+    page.extend_from_slice(&base.fingerprint);
     page.resize(NAME_AT, 0);
     page.extend_from_slice(name);
     page.resize(SUM_AT, 0);
@@ -104,8 +144,8 @@ pub(super) fn header(size: u64, base: &str) -> Vec<u8> {
     page
 }
 
-/// Reads a header: the size of the base. `None` if there is none yet.
-pub(super) fn base_size(page: &[u8]) -> Result<Option<u64>, OverlayError> {
+/// Reads a header: the base. `None` if there is none yet.
+pub(super) fn base(page: &[u8]) -> Result<Option<Base>, OverlayError> {
     if page.iter().all(|byte| *byte == 0) {
         return Ok(None);
     }
@@ -116,9 +156,13 @@ pub(super) fn base_size(page: &[u8]) -> Result<Option<u64>, OverlayError> {
     }
     let (version, rest) = rest.split_first_chunk().ok_or(OverlayError::Header)?;
     let (cluster, rest) = rest.split_first_chunk().ok_or(OverlayError::Header)?;
-    let (size, _) = rest.split_first_chunk().ok_or(OverlayError::Header)?;
+    let (size, rest) = rest.split_first_chunk().ok_or(OverlayError::Header)?;
+    let (_name_len, rest) = rest.split_first_chunk::<4>().ok_or(OverlayError::Header)?;
+    let (fingerprint, _) = rest.split_first_chunk().ok_or(OverlayError::Header)?;
     match (u32::from_le_bytes(*version), u64::from(u32::from_le_bytes(*cluster))) {
-        (VERSION, CLUSTER) => Ok(Some(u64::from_le_bytes(*size))),
+        (VERSION, CLUSTER) => {
+            Ok(Some(Base { size: u64::from_le_bytes(*size), fingerprint: *fingerprint }))
+        }
         (VERSION, _) => Err(OverlayError::Header),
         (other, _) => Err(OverlayError::Version(other)),
     }
@@ -187,19 +231,31 @@ mod tests {
 
     #[test]
     fn header_is_read_back_and_its_damage_found() {
-        let page = header(1 << 30, "file:base");
+        let known = Base { size: 1 << 30, fingerprint: [7; 32] };
+        let page = header(known, "file:base");
         assert_eq!(page.len() as u64, PAGE);
-        assert_eq!(base_size(&page).unwrap(), Some(1 << 30));
-        assert_eq!(base_size(&[0; PAGE as usize]).unwrap(), None);
+        assert_eq!(base(&page).unwrap(), Some(known));
+        assert_eq!(base(&[0; PAGE as usize]).unwrap(), None);
         let damaged = |at: usize| {
             let mut page = page.clone();
             page[at] ^= 1;
-            base_size(&page)
+            base(&page)
         };
         assert!(matches!(damaged(0), Err(OverlayError::NotOne)));
-        for at in [8, 12, 16, 70, SUM_AT] {
+        for at in [8, 12, 16, 30, 70, SUM_AT] {
             assert!(matches!(damaged(at), Err(OverlayError::Header)), "{at}");
         }
-        assert!(header(1 << 30, &"x".repeat(9000)).len() as u64 == PAGE);
+        assert!(header(known, &"x".repeat(9000)).len() as u64 == PAGE);
+    }
+
+    #[test]
+    fn samples_lie_in_the_base_apart_and_in_order() {
+        for size in [512, SMALL, SMALL + 512, (1 << 20) + 512, 3 << 20, 80 << 30, 1 << 60] {
+            let spans = samples(size);
+            assert_eq!((spans[0].at, spans[spans.len() - 1].end()), (0, size), "{size}");
+            assert!(spans.is_sorted_by(|one, next| one.end() <= next.at), "{size}: {spans:?}");
+            assert!(spans.iter().all(|span| span.at % PAGE == 0 && span.len <= SMALL));
+        }
+        assert_eq!(samples(80 << 30).len(), 18);
     }
 }

@@ -15,8 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
+use sha2::{Digest as _, Sha256};
 
-use self::format::{PAGE, Places, base_size, decode_page, header};
+use self::format::{Base, PAGE, Places, decode_page, header, samples};
 use self::map::Map;
 use super::member::Member;
 use super::range_lock::RangeLock;
@@ -56,21 +57,30 @@ pub struct Overlay {
 
 impl Overlay {
     /// Over `base`, with the changes in `file`, which is an overlay. One that is all zeroes is refused: it may be what is
-    /// left of one.
-    pub async fn open(base: Member, file: Member) -> std::result::Result<Self, OverlayError> {
+    /// left of one. So is a base that is not as it was, as far as samples tell, unless it may have `changed`: what was
+    /// copied from it would stand among blocks of another.
+    pub async fn open(
+        base: Member,
+        file: Member,
+        changed: bool,
+    ) -> std::result::Result<Self, OverlayError> {
         let places = places(&base, &file)?;
-        let map = match base_size(&file.volume.read(Span::new(0, PAGE)).await?)? {
-            Some(size) if size == places.size => load(&file, places).await?,
-            Some(found) => return Err(OverlayError::OtherSize { found, size: places.size }),
-            None => return Err(OverlayError::New),
-        };
+        let made_on = format::base(&file.volume.read(Span::new(0, PAGE)).await?)?;
+        let made_on = made_on.ok_or(OverlayError::New)?;
+        if made_on.size != places.size {
+            return Err(OverlayError::OtherSize { found: made_on.size, size: places.size });
+        }
+        if !changed && fingerprint(&base).await? != made_on.fingerprint {
+            return Err(OverlayError::OtherBase);
+        }
+        let map = load(&file, places).await?;
         Ok(Self::over(base, file, places, map))
     }
 
     /// Over `base`, with nothing changed yet: `file`, all zeroes, becomes an overlay.
     pub async fn create(base: Member, file: Member) -> std::result::Result<Self, OverlayError> {
         let places = places(&base, &file)?;
-        match base_size(&file.volume.read(Span::new(0, PAGE)).await?)? {
+        match format::base(&file.volume.read(Span::new(0, PAGE)).await?)? {
             Some(_) => return Err(OverlayError::Made),
             None if file.volume.shape().read_only => return Err(OverlayError::ReadOnly),
             None => {}
@@ -331,9 +341,19 @@ async fn make(
     if map.count() != 0 {
         return Err(OverlayError::NotOne);
     }
-    let header = header(places.size, &base.name);
+    let made_on = Base { size: places.size, fingerprint: fingerprint(base).await? };
+    let header = header(made_on, &base.name);
     file.volume.write(0, header.into(), Durability::Durable).await?;
     Ok(map)
+}
+
+/// By what a base is known again.
+async fn fingerprint(base: &Member) -> Result<[u8; 32]> {
+    let mut sum = Sha256::new();
+    for span in samples(base.volume.shape().size) {
+        sum.update(base.answer(Verb::Read, span, base.volume.read(span).await)?);
+    }
+    Ok(sum.finalize().into())
 }
 
 impl Volume for Overlay {

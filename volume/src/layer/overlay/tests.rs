@@ -26,7 +26,7 @@ async fn over(base: &Arc<Faulty>, file: Arc<dyn Volume>) -> Overlay {
 /// One that was made.
 async fn again(base: &Arc<Faulty>, file: Arc<dyn Volume>) -> Overlay {
     let base = member("base", Arc::clone(base) as Arc<dyn Volume>);
-    Overlay::open(base, member("file", file)).await.unwrap()
+    Overlay::open(base, member("file", file), false).await.unwrap()
 }
 
 #[tokio::test]
@@ -34,8 +34,8 @@ async fn empty_file_becomes_an_overlay_only_when_told_to() {
     let base = base(MIB);
     let file = Arc::new(Memory::new(file_size(MIB), 512));
     let member_of = |volume: Arc<dyn Volume>| member("it", volume);
-    let opened =
-        Overlay::open(member_of(Arc::clone(&base) as _), member_of(Arc::clone(&file) as _)).await;
+    let (beneath, own) = (member_of(Arc::clone(&base) as _), member_of(Arc::clone(&file) as _));
+    let opened = Overlay::open(beneath, own, false).await;
     assert!(matches!(opened.err(), Some(OverlayError::New)), "what was written would be forgotten");
     let overlay = over(&base, Arc::clone(&file) as Arc<dyn Volume>).await;
     overlay.write(0, vec![9; 512].into(), Durability::Durable).await.unwrap();
@@ -75,7 +75,7 @@ async fn overlay_tells_the_truth() {
 async fn file_that_is_no_overlay_of_this_base_is_refused() {
     let open = async |size, file: Arc<dyn Volume>| {
         let base = member("base", base(size));
-        Overlay::open(base, member("file", file)).await.err().unwrap().to_string()
+        Overlay::open(base, member("file", file), false).await.err().unwrap().to_string()
     };
     let other = Arc::new(Memory::new(file_size(2 * MIB), 512));
     drop(over(&base(MIB), Arc::clone(&other) as Arc<dyn Volume>).await);
@@ -94,6 +94,28 @@ async fn file_that_is_no_overlay_of_this_base_is_refused() {
     drop(over(&base(MIB), Arc::clone(&damaged) as Arc<dyn Volume>).await);
     damaged.write(PAGE, vec![7; 512].into(), Durability::Volatile).await.unwrap();
     assert!(open(MIB, damaged).await.starts_with("its map is damaged in page 0"));
+}
+
+#[tokio::test]
+async fn base_that_is_not_as_it_was_is_refused_unless_it_may_be() {
+    let size = 5 * MIB;
+    let file = Arc::new(Memory::new(file_size(size), 512));
+    drop(over(&base(size), Arc::clone(&file) as Arc<dyn Volume>).await);
+    let open = async |base: Arc<dyn Volume>, changed| {
+        let file = Arc::clone(&file) as Arc<dyn Volume>;
+        Overlay::open(member("base", base), member("file", file), changed).await.err()
+    };
+    assert!(open(base(size), false).await.is_none());
+    // The superblock of a file system that was mounted, and the copy of a partition table at the end.
+    for at in [1024, size - 512] {
+        let other = base(size);
+        other.write(at, vec![0xee; 512].into(), Durability::Volatile).await.unwrap();
+        let refused = open(Arc::clone(&other) as _, false).await;
+        assert!(matches!(refused, Some(OverlayError::OtherBase)), "{at}");
+        assert!(open(other, true).await.is_none(), "it was said that it may have");
+    }
+    let another = Arc::new(Memory::new(size, 512));
+    assert!(matches!(open(another, false).await, Some(OverlayError::OtherBase)));
 }
 
 #[tokio::test]
