@@ -32,6 +32,7 @@ use proto::scsi::device_type::DeviceType;
 use proto::scsi::ports::Port;
 
 use tokio::net::TcpListener;
+use tokio::signal::unix::Signal;
 use tokio::time::timeout;
 
 use super::options::{ReplayLogArgs, blocking};
@@ -143,11 +144,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let portals = portals::portals(&config, &given.portals).await?;
     refuse_unauthenticated(&config, &portals)?;
     conflicts::refuse(&config, &portals)?;
-    // Both are listened for before anybody is told that it serves, so that no signal ends it at once.
-    let (stop, hangup) = match config.origin {
-        Some(_) => (super::stop_on_termination()?, Some(requests::hangup()?)),
-        None => (super::stop_on_signals()?, None),
-    };
+    let (stop, hangup) = signals(&config)?;
     let clients = unless_stopped(&stop, clients_of(&config)).await?;
     refuse_state(config.state.as_deref())?;
     // Whatever can be refused is asked for before a volume is opened, and a file made.
@@ -204,6 +201,15 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
         tracing::error!("{}", why.on_one_line());
     }
     ended.and(closed)
+}
+
+/// What tells it to end, and what to read its file again, if it has one. Both are listened for before anybody is told that it
+/// serves: no signal ends it at once.
+fn signals(config: &Config) -> Outcome<(Stop, Option<Signal>)> {
+    Ok(match config.origin {
+        Some(_) => (super::stop_on_termination()?, Some(requests::hangup()?)),
+        None => (super::stop_on_signals()?, None),
+    })
 }
 
 /// What serves the disks to iSCSI and, on `links`, to HyperSCSI.
