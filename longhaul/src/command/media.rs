@@ -34,7 +34,7 @@ names.";
 enum Action {
     /// Show each drive and what is in it
     List {
-        /// Print JSON
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -118,7 +118,7 @@ async fn list(json: bool, server: &ServerSocket) -> Outcome {
     let drives: Vec<Drive> = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
     if json {
-        return say_json(&drives);
+        return say_json(&serde_json::json!({ "drives": drives }));
     }
     drives.iter().try_for_each(|drive| say(&drive.line()))
 }
