@@ -304,10 +304,16 @@ async fn salvaged(file: &Path, dir: PathBuf) -> Outcome {
         return Err(Failure::new(what()).because(why));
     };
     let saved = save(&open, &label, &found, dir).await.map_err(|why| why.within(&what()))?;
-    say_saved(&saved, found.changes.len())?;
     match damage {
-        None => Ok(()),
-        Some(why) => Err(Failure::new("not all could be salvaged").because(why)),
+        None => say_saved(&saved, found.changes.len()),
+        Some(why) if saved.path.is_none() => {
+            Err(Failure::new("nothing could be salvaged, and how much it held is not known")
+                .because(why))
+        }
+        Some(why) => {
+            say_saved(&saved, found.changes.len())?;
+            Err(Failure::new("not all could be salvaged").because(why))
+        }
     }
 }
 
@@ -400,7 +406,10 @@ async fn discard(file: &Path, lose: bool) -> Outcome {
             Some(found.superblock.token)
         }
         Err(JournalError::Corrupt(_)) if lose => None,
-        Err(why) => return Err(damaged(what(), why).hint("--lose removes it all the same")),
+        Err(why @ JournalError::Corrupt(_)) => {
+            return Err(damaged(what(), why).hint("--lose removes it all the same"));
+        }
+        Err(why) => return Err(damaged(what(), why)),
     };
     std::fs::remove_file(file).or_fail(what)?;
     sync_directory_of(file).or_fail(what)?;
