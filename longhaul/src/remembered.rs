@@ -296,7 +296,21 @@ fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String>
             options.push(text);
         }
     }
+    if options.iter().any(|option| option == READ_ONLY) {
+        forget_mount_options(&mut options);
+    }
     options
+}
+
+/// What a file system is mounted with to be read, such as `noload`, may keep it from being mounted to be written.
+fn forget_mount_options(options: &mut Vec<String>) {
+    let mut is_value = false;
+    options.retain(|option| {
+        let is_name = option == "-o" || option == "--options";
+        let goes = is_name || std::mem::replace(&mut is_value, false);
+        is_value |= is_name;
+        !goes && !option.starts_with("-o") && !option.starts_with("--options=")
+    });
 }
 
 fn read(path: &Path) -> Outcome<Contents> {
@@ -354,6 +368,13 @@ mod tests {
         let given = ["file:a", "/mnt"].map(OsStr::new);
         let none = words("longhaul mount file:a /mnt --journal none");
         assert_eq!(options(&none, &given, Path::new("/here")), ["--journal", "none"]);
+        for given_as in ["-o noload", "-onoload", "--options noload", "--options=noload"] {
+            let read = words(&format!("longhaul mount b --read-only {given_as} --window 8M"));
+            let kept = options(&read, &[OsStr::new("b")], Path::new("/here"));
+            assert_eq!(kept, ["--read-only", "--window", "8M"], "{given_as}");
+        }
+        let written = words("longhaul mount b -o noatime");
+        assert_eq!(options(&written, &[OsStr::new("b")], Path::new("/here")), ["-o", "noatime"]);
         let options = options(&arguments, &given, Path::new("/here"));
         let expected = "--read-only --passphrase-file /here/p --key-file=/here/k --window 8M --journal /here/j,size=64M";
         assert_eq!(options.join(" "), expected);

@@ -127,11 +127,13 @@ pub(super) async fn mount_device(
     }
     let output = command.arg(&device.node).arg(place).output().await;
     let output = output.map_err(|why| missing(&what, "mount", "mount", why))?;
-    refuse_failed(&output, &what).map_err(|failure| match kind {
-        None => {
-            failure.hint("if it has no file system yet, --mkfs ext4 makes one where it is blank")
-        }
-        Some(_) => failure,
+    refuse_failed(&output, &what).map_err(|failure| match (kind, more) {
+        (None, None) => failure.hint(
+            "if it has no file system yet, --mkfs ext4 makes one where it is blank; if it was not unmounted the last time, it has to be mounted to \
+             be written once, or with -o noload (ext4) or -o norecovery (XFS) to be read as it is",
+        ),
+        (_, Some(more)) => failure.hint(format!("it was to be mounted with -o {more}")),
+        (Some(_), None) => failure,
     })
 }
 
