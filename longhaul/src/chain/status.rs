@@ -27,6 +27,9 @@ pub struct ChainStatus {
     /// It can be reached, as far as is known.
     #[serde(default)]
     pub is_connected: bool,
+    /// What people should know of it, if all is not as it should be: which member a mirror lacks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// Bytes that were acknowledged and are not durable.
     pub unflushed: u64,
     /// The first write that failed after it was acknowledged.
@@ -84,6 +87,7 @@ impl Observer {
         };
         ChainStatus {
             is_connected: self.outage().is_none(),
+            trouble: self.trouble(),
             state,
             unflushed: answered + pending,
             failure,

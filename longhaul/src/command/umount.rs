@@ -54,7 +54,10 @@ pub async fn run(args: Args) -> Outcome {
     let (address, status) = find(&args.what).await?;
     end(&address).await?;
     let uri = &status.attachment;
-    say_done(&format!("{uri} is detached; all that was written is on it"))
+    let less = status.volume.trouble.map_or_else(String::new, |trouble| {
+        format!(", but not on all that it is made of: it was {trouble}")
+    });
+    say_done(&format!("{uri} is detached; all that was written is on it{less}"))
 }
 
 /// What to end.
