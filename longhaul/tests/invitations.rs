@@ -192,7 +192,7 @@ fn revoked_client_is_thrown_out_and_stays_out() {
     assert!(clients.contains("\"sessions\":1"), "{clients}");
     let told = server_machine.longhaul("revoke laptop --control c.sock");
     assert!(
-        told.contains("laptop is no client any more; sessions asked to log in anew: 1"),
+        told.contains("laptop is no client any more; sessions that must log in anew: 1"),
         "{told}"
     );
     laptop.fails(&format!("info {uri}"));

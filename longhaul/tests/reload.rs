@@ -139,7 +139,7 @@ fn a_volume_is_added_one_removed_one_grown_and_one_left_alone() {
     config(LISTEN.to_owned() + &file("grows") + &file("stays") + &file("comes"));
     let leaves = std::thread::spawn(move || goes.0.leave());
     let said = reload(&server);
-    assert!(said.contains("added comes; removed goes; grown grows; sessions asked"), "{said}");
+    assert!(said.contains("added comes; removed goes; grown grows; sessions that must"), "{said}");
     leaves.join().unwrap();
     assert_eq!(grows.attention(), Some(Additional::CAPACITY_CHANGED));
     assert_eq!(grows.blocks(), 4096);
@@ -219,7 +219,7 @@ fn rights_that_change_concern_only_those_who_had_them() {
     assert_eq!((one.write(0), two.write(0)), (0, 0));
     config(["volumes", "read_only"]);
     let said = reload(&server);
-    assert!(said.contains("sessions asked to log in anew: 1"), "{said}");
+    assert!(said.contains("sessions that must log in anew: 1"), "{said}");
     let told = two.0.receive().map(|pdu| pdu.header);
     let Some(Header::AsyncMessage(told)) = told else { panic!("{told:?}") };
     assert_eq!(told.event, AsyncEvent::DROP_SESSION, "it may do less: it is not asked");
@@ -297,7 +297,7 @@ fn secrets_and_clients_that_change_concern_only_those_who_used_them() {
 
     // The file is as it was, but not the secret in another.
     secret("laptop", "second");
-    assert_eq!(reload(), "sessions asked to log in anew: 1\n");
+    assert_eq!(reload(), "sessions that must log in anew: 1\n");
     let mut left = before.clone();
     left.remove("laptop");
     assert_eq!(sessions(home), left, "the others go on");
@@ -306,7 +306,7 @@ fn secrets_and_clients_that_change_concern_only_those_who_used_them() {
     info("laptop", "laptop.secret").unwrap();
 
     config(&["laptop", "tower"]);
-    assert_eq!(reload(), "sessions asked to log in anew: 1\n");
+    assert_eq!(reload(), "sessions that must log in anew: 1\n");
     left.remove("desk");
     assert_eq!(sessions(home), left);
     info("desk", "desk.known").unwrap_err();

@@ -154,7 +154,7 @@ fn units_come_and_go_under_a_session() {
         one.leave();
     });
     let said = reload(&server);
-    assert!(said.contains("sessions asked to log in anew: "), "{said}");
+    assert!(said.contains("sessions that must log in anew: "), "{said}");
     leaves.join().unwrap();
     assert!(server.stop().success());
 }

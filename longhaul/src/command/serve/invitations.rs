@@ -378,7 +378,7 @@ fn tell_of(clients: &[Client], file: &Path) {
         tracing::warn!(
             file = %file.shown(),
             "this file lists who was invited, and none of them for these volumes: nobody else may log in; invite somebody, \
-             or keep other servers' clients apart with --state"
+             or keep other servers' clients apart with `--state DIR`"
         );
     }
 }

@@ -241,7 +241,7 @@ impl Live {
             list("removed", removed.keys().map(String::as_str)),
             list("grown", grown.iter().map(String::as_str)),
             list("access of", turned.iter().map(String::as_str)),
-            (leaving > 0).then(|| format!("sessions asked to log in anew: {leaving}")),
+            (leaving > 0).then(|| format!("sessions that must log in anew: {leaving}")),
         ];
         let volumes = std::mem::replace(&mut self.config, config).volumes.into_iter();
         let volumes = volumes.filter(|volume| removed.contains_key(&volume.name)).collect();
