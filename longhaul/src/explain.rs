@@ -104,7 +104,7 @@ const UNWRITTEN: &str = "write it first: it holds what was acknowledged to progr
 
 /// What to do where that log is not there.
 const LOG_MISSING: &str = "it holds what was acknowledged to programs: mount its disk or bring it back, and write it first; `longhaul replay` \
-    takes it from any place. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said, as where it was written from \
+    takes a replay log from any place, and `longhaul journal drain` a journal. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said, as where it was written from \
     another machine";
 
 /// What to do about a journal that was not sent.

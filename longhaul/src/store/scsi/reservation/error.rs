@@ -28,7 +28,7 @@ pub enum ReservationError {
     Held(Holders),
     /// The last attachment has left a replay log that is gone.
     #[error(
-        "what its last attachment could not write is in the replay log {}, which is not there or cannot be read", .0.shown()
+        "what its last attachment could not write is in the file {}, which is not there or cannot be read", .0.shown()
     )]
     LogMissing(PathBuf),
     /// The last attachment has left a journal that was not sent.
