@@ -4,6 +4,7 @@
 //! libblkid itself reads files and devices only, and a volume may be neither.
 
 use futures_util::future::join_all;
+use volume::layer::mirror;
 use volume::{Span, Volume};
 
 use At::{BeforeEnd, Start};
@@ -37,6 +38,7 @@ const BTRFS: &str = "a Btrfs file system";
 const GPT: &str = "a GPT partition table";
 const JOURNAL: &str = "the journal of a volume";
 const LVM: &str = "an LVM physical volume";
+const MIRROR: &str = "a member of a Longhaul mirror";
 const OCFS2: &str = "an OCFS2 file system";
 const RAID: &str = "a member of a Linux RAID array";
 const REISERFS: &str = "a ReiserFS file system";
@@ -122,6 +124,8 @@ const KNOWN: &[(At, &[u8], &str)] = &[
     (Start(0), b"LHTAPE\r\n", TAPE),
     (Start(4096), b"LHTAPE\r\n", TAPE),
     (Start(0), b"LHOVERLY", "the changes of an overlay"),
+    (Start(mirror::RECORDS_AT[0]), mirror::MAGIC, MIRROR),
+    (Start(mirror::RECORDS_AT[1]), mirror::MAGIC, MIRROR),
     (Start(0), b"LHJOURNL", JOURNAL),
     (Start(1 << 20), b"LHJOURNL", JOURNAL),
     (Start(0), b"LHREPLAY", "a replay log"),

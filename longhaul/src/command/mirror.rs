@@ -4,12 +4,13 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::named;
-use super::options::{LoginArgs, OutageArgs};
+use super::options::{LoginArgs, OTHER_WRITERS, OutageArgs};
 use crate::chain::OpenOptions;
 use crate::chain::mirror::{self, OpenMirror};
 use crate::failure::{Failure, Outcome};
 use crate::progress::Progress;
 use crate::size::Size;
+use crate::store::iscsi::Writers;
 use crate::uri::Uri;
 
 /// Make a mirror of volumes, look at it, compare its members, and replace one
@@ -32,7 +33,7 @@ The first MiB of each member is the mirror's own. Nobody else may use the mirror
 enum Action {
     /// Make a mirror: what is behind the first MiB of the first member is in it, and what is on the others is lost. The
     /// first MiB of each must be zeroes. It is copied once the mirror is used
-    Init(On),
+    Init(Writing),
     /// Show how each member is
     Status {
         #[command(flatten)]
@@ -44,7 +45,7 @@ enum Action {
     /// Give members what they lack, then compare all, and fail if they differ
     Scrub {
         #[command(flatten)]
-        on: On,
+        on: Writing,
         /// Write what differs anew, from the first member that has all
         #[arg(long)]
         repair: bool,
@@ -53,7 +54,7 @@ enum Action {
         quiet: bool,
     },
     /// Put a new volume, whose first MiB is zeroes, in the place of a member that is gone. What is on it is lost
-    Replace(On),
+    Replace(Writing),
 }
 
 /// Which mirror, and how its members are reached.
@@ -68,18 +69,29 @@ struct On {
     outage: OutageArgs,
 }
 
+/// A mirror that is written to.
+#[derive(Debug, clap::Args)]
+struct Writing {
+    #[command(flatten)]
+    on: On,
+    /// Take the members over from another writer, which can write nothing more
+    #[arg(help_heading = OTHER_WRITERS, long)]
+    take_over: bool,
+}
+
 impl On {
-    async fn options(&self, read_only: bool) -> Outcome<OpenOptions> {
+    async fn options(&self) -> Outcome<OpenOptions> {
         let login = self.login.login().await?;
         let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
-        let existing_only = true;
-        Ok(OpenOptions {
-            login,
-            reconnect_limit,
-            read_only,
-            existing_only,
-            ..OpenOptions::default()
-        })
+        Ok(OpenOptions { login, reconnect_limit, existing_only: true, ..OpenOptions::default() })
+    }
+}
+
+impl Writing {
+    /// Nobody else writes to the members meanwhile.
+    async fn options(&self) -> Outcome<OpenOptions> {
+        let writers = if self.take_over { Writers::TakeOver } else { Writers::One };
+        Ok(OpenOptions { writers, ..self.on.options().await? })
     }
 }
 
@@ -87,11 +99,12 @@ impl On {
 pub async fn run(args: Args) -> Outcome {
     match args.action {
         Action::Init(on) => {
-            mirror::init(&on.uri, &on.options(false).await?).await?;
-            super::say_done(&format!("{} is a mirror; it is copied when it is used", on.uri))
+            let uri = &on.on.uri;
+            mirror::init(uri, &on.options().await?).await?;
+            super::say_done(&format!("{uri} is a mirror; it is copied when it is used"))
         }
         Action::Replace(on) => {
-            let replaced = mirror::replace(&on.uri, &on.options(false).await?).await?;
+            let replaced = mirror::replace(&on.on.uri, &on.options().await?).await?;
             super::say_done(&format!(
                 "{} is a member now; it is given what it lacks when the mirror is used",
                 replaced.join(", ")
@@ -119,7 +132,8 @@ struct Member {
 }
 
 async fn status(on: &On, json: bool) -> Outcome {
-    let open = OpenMirror::open(&on.uri, &on.options(true).await?).await?;
+    let open =
+        OpenMirror::open(&on.uri, &OpenOptions { read_only: true, ..on.options().await? }).await?;
     let (status, size) = (open.status(), open.size());
     open.close().await;
     let member = |(name, state): &(std::sync::Arc<str>, volume::layer::mirror::MemberState)| {
@@ -149,8 +163,8 @@ impl std::fmt::Display for Status {
     }
 }
 
-async fn scrub(on: &On, repair: bool, quiet: bool) -> Outcome {
-    let open = OpenMirror::open(&on.uri, &on.options(false).await?).await?;
+async fn scrub(on: &Writing, repair: bool, quiet: bool) -> Outcome {
+    let open = OpenMirror::open(&on.on.uri, &on.options().await?).await?;
     open.resync().await;
     let progress = Progress::new("compared", open.size(), quiet);
     let mut last = 0;
@@ -167,8 +181,9 @@ async fn scrub(on: &On, repair: bool, quiet: bool) -> Outcome {
     let places: Vec<_> = scrubbed.places.iter().map(ToString::to_string).collect();
     let places =
         if places.is_empty() { String::new() } else { format!(", at {}", places.join(", ")) };
+    let of = if is_whole { "" } else { " of the members that have all, and not of the others" };
     super::say(&format!(
-        "compared {} bytes: {} blocks differ{places}; {} bytes could not be read; {} blocks were written anew",
+        "compared {} bytes{of}: {} blocks differ{places}; {} bytes could not be read; {} blocks were written anew",
         scrubbed.compared, scrubbed.differing, scrubbed.unreadable, scrubbed.repaired
     ))?;
     let is_clean = scrubbed.differing == 0 && scrubbed.unreadable == 0;

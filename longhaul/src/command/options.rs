@@ -22,7 +22,7 @@ use crate::store::iscsi::{Connections, Writers};
 
 /// Headings that each option names: one of a whole struct would hold for the options behind it too.
 const CONNECTION: &str = "Connection";
-const OTHER_WRITERS: &str = "Other writers";
+pub(super) const OTHER_WRITERS: &str = "Other writers";
 
 /// How to log in to a target.
 #[derive(Args, Clone, Debug, Default)]

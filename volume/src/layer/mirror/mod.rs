@@ -36,7 +36,7 @@ use crate::{
 };
 
 pub use open::{MirrorError, MirrorOptions, Opening, create, replace};
-pub use record::{AREA, MEMBERS_MAX};
+pub use record::{AREA, MAGIC, MEMBERS_MAX, RECORDS_AT};
 pub use scrub::Scrubbed;
 
 /// A request to one member, whatever becomes of whoever waits for it.

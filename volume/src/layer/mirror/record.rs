@@ -20,7 +20,11 @@ const REGION_MIN: u64 = 1 << 20;
 /// The least bytes of a region in a record: the largest block.
 const REGION_LEAST: u64 = 65_536;
 
-const MAGIC: &[u8; 8] = b"LHMIRROR";
+/// What each record begins with.
+pub const MAGIC: &[u8; 8] = b"LHMIRROR";
+
+/// Where records may begin.
+pub const RECORDS_AT: [u64; 2] = [0, SLOT];
 const VERSION: u32 = 1;
 
 /// What comes before the map of regions.
