@@ -66,7 +66,6 @@ impl Fixture {
         let limits = Limits {
             // A login that has to wait is refused soon; one that need not is done by then, on a busy machine too.
             login: Duration::from_secs(3),
-            logout: Duration::from_secs(3),
             ..limits
         };
         let node = Node::new([device], Policy::open).with_limits(limits);
