@@ -144,7 +144,7 @@ impl FromStr for ListenAt {
         match text.split_once("://") {
             None => text.parse().map(Self::Iscsi),
             // A target or unit behind it is none of a host.
-            Some(("iscsi", host)) => host.parse().map(Self::Iscsi),
+            Some(("iscsi", host)) if !host.contains('/') => host.parse().map(Self::Iscsi),
             Some((scheme, rest)) => {
                 match HyperScsiServer::parse(scheme, rest).ok_or_else(wrong)?? {
                     HyperScsiServer::Ethernet { mac: Some(_), .. } => Err(wrong()),
