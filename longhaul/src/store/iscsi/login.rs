@@ -108,16 +108,14 @@ async fn begin(
     (options, began): (&ConnectOptions, Instant),
 ) -> Result<Session, SessionError> {
     let entropy = entropy()?;
-    let origin = Instant::now();
+    // The machine ends what takes too long since then: a session that is only dropped goes on to log in, and would end the
+    // one that comes after it.
     let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);
     let connections = (options.connections, options.connect_timeout);
     let silent = || SessionError::Silent(portal.clone(), options.timeouts.login);
-    let started = Session::start(socket, portal.to_string(), origin, machine, connections);
-    match timeout(left(options, began), started).await {
-        Err(_) => Err(silent()),
-        Ok(started) => started.map_err(|loss| match &*loss {
-            Loss::Fault(Fault::LoginTimeout) => silent(),
-            _ => SessionError::Session(portal.clone(), loss),
-        }),
-    }
+    let started = Session::start(socket, portal.to_string(), began, machine, connections).await;
+    started.map_err(|loss| match &*loss {
+        Loss::Fault(Fault::LoginTimeout) => silent(),
+        _ => SessionError::Session(portal.clone(), loss),
+    })
 }
