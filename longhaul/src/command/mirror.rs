@@ -74,7 +74,7 @@ struct On {
 struct Writing {
     #[command(flatten)]
     on: On,
-    /// Take the members over from another writer, which can write nothing more
+    /// Take the volume over from another writer, which can write nothing more
     #[arg(help_heading = OTHER_WRITERS, long)]
     take_over: bool,
 }
