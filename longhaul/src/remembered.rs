@@ -270,6 +270,7 @@ impl Remembered {
 /// The options among `arguments` that are worth to be remembered; paths are made absolute.
 fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String> {
     let words = arguments.iter().skip_while(|word| *word != "mount").skip(1);
+    let reads = arguments.iter().any(|word| word == READ_ONLY);
     let mut options = Vec::new();
     let (mut skips, mut path_of) = (false, None);
     for word in words.filter(|word| !given.contains(&word.as_os_str()) && *word != "--") {
@@ -288,6 +289,8 @@ fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String>
             options.push(absolute(key, &text));
         } else if let Some((_, has_value)) = ONCE.iter().find(|(once, _)| *once == key) {
             skips = *has_value && value.is_none();
+        } else if reads && is_for_the_file_system(key) {
+            skips = value.is_none() && (key == "-o" || key == "--options");
         } else if let Some(known) = PATHS.iter().find(|path| **path == key) {
             path_of = value.is_none().then_some(*known);
             let with = |value| format!("{key}={}", absolute(key, value));
@@ -296,21 +299,13 @@ fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String>
             options.push(text);
         }
     }
-    if options.iter().any(|option| option == READ_ONLY) {
-        forget_mount_options(&mut options);
-    }
     options
 }
 
-/// What a file system is mounted with to be read, such as `noload`, may keep it from being mounted to be written.
-fn forget_mount_options(options: &mut Vec<String>) {
-    let mut is_value = false;
-    options.retain(|option| {
-        let is_name = option == "-o" || option == "--options";
-        let goes = is_name || std::mem::replace(&mut is_value, false);
-        is_value |= is_name;
-        !goes && !option.starts_with("-o") && !option.starts_with("--options=")
-    });
+/// Whether it is what the file system is mounted with. What it takes to be read, such as `noload`, may keep it from being mounted to
+/// be written.
+fn is_for_the_file_system(key: &str) -> bool {
+    key == "--options" || key.starts_with("-o")
 }
 
 fn read(path: &Path) -> Outcome<Contents> {
