@@ -5,7 +5,7 @@
 
 use futures_util::future::join_all;
 use volume::layer::mirror;
-use volume::{Span, Volume};
+use volume::{Shape, Span, Volume};
 
 use At::{BeforeEnd, Start};
 
@@ -38,7 +38,7 @@ const BTRFS: &str = "a Btrfs file system";
 const GPT: &str = "a GPT partition table";
 const JOURNAL: &str = "the journal of a volume";
 const LVM: &str = "an LVM physical volume";
-const MIRROR: &str = "a member of a Longhaul mirror";
+pub(crate) const MIRROR: &str = "a member of a Longhaul mirror";
 const OCFS2: &str = "an OCFS2 file system";
 const RAID: &str = "a member of a Linux RAID array";
 const REISERFS: &str = "a ReiserFS file system";
@@ -226,6 +226,23 @@ pub(crate) async fn recognise(volume: &dyn Volume) -> volume::Result<Option<&'st
     let pieces = spans.iter().zip(read).map(|(span, bytes)| Ok((span.at, bytes?)));
     let pieces = pieces.collect::<volume::Result<_>>()?;
     Ok(Pieces { size, pieces }.signature())
+}
+
+/// Whether `volume` has a signature of this name at one of the places where it stands from the start. Only these blocks are read;
+/// one that cannot be read has none.
+pub(crate) async fn has(volume: &dyn Volume, wanted: &str) -> bool {
+    let &Shape { size, block_size, .. } = volume.shape();
+    let block = u64::from(block_size);
+    let places = KNOWN.iter().filter(|(_, _, name)| *name == wanted);
+    let places = places.filter_map(|(at, magic, _)| match at {
+        Start(at) => Some((Span::new(at - at % block, block), *at, *magic)),
+        BeforeEnd { .. } => None,
+    });
+    let looked = places.filter(|(span, ..)| span.end() <= size).map(async |(span, at, magic)| {
+        let bytes = volume.read(span).await.map(|bytes| bytes.to_vec()).unwrap_or_default();
+        Pieces { size, pieces: vec![(span.at, bytes)] }.hold(at, magic)
+    });
+    join_all(looked).await.contains(&true)
 }
 
 /// Whether a name that was recognised is that of a disk image, whose contents are not those of a disk.

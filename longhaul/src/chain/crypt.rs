@@ -3,14 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::timeout;
-use volume::layer::mirror;
-use volume::{CryptoErase, Gate, Shape, Span, Volume};
+use volume::{CryptoErase, Gate, Volume};
 
 use super::layer::{Layer, OpenContext, Opening};
 use super::writer::{self, HeaderToken};
 use super::{Contents, SEEN_WITHIN, Unlock, identity};
 use crate::failure::{Failure, Outcome};
 use crate::luks;
+use crate::signatures;
 use crate::store::abilities::{Abilities, Opened, Token};
 use crate::store::iscsi::Writers;
 
@@ -103,7 +103,7 @@ async fn contents(
             opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
         }
         (None, Contents::Plain(_) | Contents::Raw { overwrite: false })
-            if !volume.shape().read_only && is_of_a_mirror(volume).await =>
+            if !volume.shape().read_only && signatures::has(&**volume, signatures::MIRROR).await =>
         {
             Err(Failure::usage(format!("{uri} is a member of a mirror"))
                 .because("what is written to it alone, the others have not, and the mirror does not notice")
@@ -119,19 +119,6 @@ async fn contents(
         }
         _ => Ok(None),
     }
-}
-
-/// Whether a volume begins as a member of a mirror does.
-async fn is_of_a_mirror(volume: &Arc<dyn Volume>) -> bool {
-    let &Shape { size, block_size, .. } = volume.shape();
-    let record = async |at: u64| {
-        let span = Span::new(at, block_size.into());
-        let is_there = span.end() <= size;
-        is_there && volume.read(span).await.is_ok_and(|block| block.starts_with(mirror::MAGIC))
-    };
-    let [first, second] = mirror::RECORDS_AT.map(record);
-    let (first, second) = tokio::join!(first, second);
-    first || second
 }
 
 /// The plain text of an encrypted volume, and what destroys its key if that is wanted.
