@@ -138,7 +138,7 @@ fn begin() -> Outcome {
         }
         return run(cli, expanded);
     }
-    if let Some(expanded) = named::with_remembered_options(&Cli::command(), &arguments)? {
+    if let Some(expanded) = named::with_remembered_options(Cli::command, &arguments) {
         return run(parse(&expanded), expanded);
     }
     run(cli, arguments)

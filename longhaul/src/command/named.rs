@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command};
 
-use crate::failure::Outcome;
 use crate::remembered::{self, Remembered};
 use crate::state_dir::state_dir;
 use crate::uri::{Location, Uri, UriError};
@@ -131,11 +130,19 @@ fn is_file(path: &Path) -> bool {
 
 /// The command line with how to log in to the volume, and to open it, where it is called by a name; `None` if it is not.
 pub(crate) fn with_remembered_options(
-    command: &Command,
+    command: impl FnOnce() -> Command,
     arguments: &[OsString],
-) -> Outcome<Option<Vec<OsString>>> {
-    let Ok(matches) = command.clone().try_get_matches_from(arguments) else { return Ok(None) };
-    let (mut leaf, mut matches) = (command, &matches);
+) -> Option<Vec<OsString>> {
+    // Whoever needs them has said what is wrong with them.
+    let mut all = remembered::all().ok()?;
+    // Which is so of few command lines: no other is parsed once more.
+    let is_named = |word: &OsString| word.to_str().is_some_and(|word| all.contains_key(word));
+    if !arguments.iter().any(is_named) {
+        return None;
+    }
+    let command = command();
+    let matches = command.clone().try_get_matches_from(arguments).ok()?;
+    let (mut leaf, mut matches) = (&command, &matches);
     let (mut asks, mut named) = (false, NAMED.to_vec());
     while let Some((name, below)) = matches.subcommand() {
         let Some(found) = leaf.find_subcommand(name) else { break };
@@ -143,23 +150,17 @@ pub(crate) fn with_remembered_options(
         named.extend((name == JOURNAL.0).then_some(JOURNAL.1));
         (leaf, matches) = (found, below);
     }
-    let words = named.iter().filter_map(|id| word(matches, id));
-    let names: Vec<_> = words.filter(|word| remembered::name(word).is_ok()).collect();
-    if names.is_empty() {
-        return Ok(None);
-    }
-    // Whoever needs them has said what is wrong with them.
-    let Ok(mut all) = remembered::all() else { return Ok(None) };
-    let Some(known) = names.iter().find_map(|name| all.remove(name)) else { return Ok(None) };
+    let mut words = named.iter().filter_map(|id| word(matches, id));
+    let known = words.find_map(|word| all.remove(&word))?;
     let opens: &[&str] = if asks { &[] } else { SECRETS };
     // They would be used with the target of the destination too, which may be anybody's.
     let is_sent_elsewhere = word(matches, "destination").is_some_and(|to| is_of_a_target(&to));
     let login: &[&str] = if is_sent_elsewhere { &[] } else { LOGIN };
-    Ok(Some(with(arguments, &known, |option| {
+    Some(with(arguments, &known, |option| {
         let is_wanted = [login, opens, NARROWING].iter().any(|some| some.contains(&option));
         let long = option.strip_prefix("--");
         is_wanted && leaf.get_arguments().any(|argument| argument.get_long() == long)
-    })))
+    }))
 }
 
 /// Whether a part of it is behind a server to which one logs in.
