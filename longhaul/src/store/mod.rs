@@ -16,7 +16,7 @@ mod placement;
 pub mod rbd;
 mod runtime;
 pub mod scsi;
-mod silence;
+mod slow_login;
 pub mod standby;
 
 pub use local::Local;

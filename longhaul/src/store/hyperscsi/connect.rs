@@ -18,7 +18,7 @@ use super::{CONNECT_WITHIN, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
 use crate::sealing::new_cipher;
 use crate::store::scsi::TransferLimits;
-use crate::store::silence::tell_of_silence;
+use crate::store::slow_login::warn_if_slow;
 
 /// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
 const PACKET_MAX: usize = 9000;
@@ -61,7 +61,7 @@ pub async fn volumes(
     credentials: &Credentials,
 ) -> Result<Vec<String>, SessionError> {
     let connecting = connect(server, credentials, (random_port(), CONNECT_WITHIN));
-    let connected = tell_of_silence(server, connecting).await?;
+    let connected = warn_if_slow(server, connecting).await?;
     let devices = connected.ready.devices;
     Ok(devices.into_iter().map(|device| device.name.into()).collect())
 }

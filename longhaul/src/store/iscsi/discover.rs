@@ -8,7 +8,7 @@ use super::error::{ConnectError, SessionError};
 use super::login::log_in;
 use super::portal::{is_here, portal};
 use crate::store::scsi::OpenError;
-use crate::store::silence::tell_of_silence;
+use crate::store::slow_login::warn_if_slow;
 use crate::uri::Host;
 
 /// So many other portals are tried: each may take its time to be silent.
@@ -31,7 +31,7 @@ pub async fn discover(
     options: &ConnectOptions,
 ) -> Result<Vec<DiscoveredTarget>, ConnectError> {
     let login = log_in(asked, None, options, None);
-    let session = tell_of_silence(asked, login).await.map_err(OpenError::Session)?;
+    let session = warn_if_slow(asked, login).await.map_err(OpenError::Session)?;
     let answer = session.text(Bytes::from_static(b"SendTargets=All\0")).await;
     session.close().await;
     let answer = answer.map_err(|loss| SessionError::Session(asked.clone(), loss));

@@ -112,10 +112,11 @@ async fn begin(
     // one that comes after it.
     let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);
     let connections = (options.connections, options.connect_timeout);
-    let silent = || SessionError::Silent(portal.clone(), options.timeouts.login);
     let started = Session::start(socket, portal.to_string(), began, machine, connections).await;
     started.map_err(|loss| match &*loss {
-        Loss::Fault(Fault::LoginTimeout) => silent(),
+        Loss::Fault(Fault::LoginTimeout) => {
+            SessionError::Silent(portal.clone(), options.timeouts.login)
+        }
         _ => SessionError::Session(portal.clone(), loss),
     })
 }

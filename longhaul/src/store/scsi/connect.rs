@@ -30,7 +30,7 @@ use crate::attachments::{self, UnitAddress};
 use crate::printable::OneLine;
 use crate::replay_log::{Header, Saved, Writer};
 use crate::store::runtime::Tokio;
-use crate::store::silence::tell_of_silence;
+use crate::store::slow_login::warn_if_slow;
 
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -297,7 +297,7 @@ impl<T: Transport> Connector<T> {
         let session = match before {
             // The supervisor tells of an outage itself.
             Some(_) => login.await,
-            None => tell_of_silence(portal, login).await,
+            None => warn_if_slow(portal, login).await,
         };
         let session = session.map_err(OpenError::Session)?;
         let opened = match before {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 const TOLD_AFTER: Duration = Duration::from_secs(3);
 
 /// What comes of `login` at `server`. Says so if that takes long.
-pub(super) async fn tell_of_silence<T>(server: impl Display, login: impl Future<Output = T>) -> T {
+pub(super) async fn warn_if_slow<T>(server: impl Display, login: impl Future<Output = T>) -> T {
     let mut login = pin!(login);
     if let Ok(done) = timeout(TOLD_AFTER, &mut login).await {
         return done;
