@@ -33,7 +33,7 @@ The first MiB of each member is the mirror's own. Nobody else may use the mirror
 enum Action {
     /// Make a mirror: what is behind the first MiB of the first member is in it, and what is on the others is lost. The
     /// first MiB of each must be zeroes. It is copied once the mirror is used
-    Init(Writing),
+    Init(WriteArgs),
     /// Show how each member is
     Status {
         #[command(flatten)]
@@ -45,7 +45,7 @@ enum Action {
     /// Give members what they lack, then compare all, and fail if they differ
     Scrub {
         #[command(flatten)]
-        on: Writing,
+        on: WriteArgs,
         /// Write what differs anew, from the first member that has all
         #[arg(long)]
         repair: bool,
@@ -54,7 +54,7 @@ enum Action {
         quiet: bool,
     },
     /// Put a new volume, whose first MiB is zeroes, in the place of a member that is gone. What is on it is lost
-    Replace(Writing),
+    Replace(WriteArgs),
 }
 
 /// Which mirror, and how its members are reached.
@@ -71,7 +71,7 @@ struct On {
 
 /// A mirror that is written to.
 #[derive(Debug, clap::Args)]
-struct Writing {
+struct WriteArgs {
     #[command(flatten)]
     on: On,
     /// Take the volume over from another writer, which can write nothing more
@@ -87,7 +87,7 @@ impl On {
     }
 }
 
-impl Writing {
+impl WriteArgs {
     /// Nobody else writes to the members meanwhile.
     async fn options(&self) -> Outcome<OpenOptions> {
         let writers = if self.take_over { Writers::TakeOver } else { Writers::One };
@@ -163,7 +163,7 @@ impl std::fmt::Display for Status {
     }
 }
 
-async fn scrub(on: &Writing, repair: bool, quiet: bool) -> Outcome {
+async fn scrub(on: &WriteArgs, repair: bool, quiet: bool) -> Outcome {
     let open = OpenMirror::open(&on.on.uri, &on.options().await?).await?;
     open.resync().await;
     let progress = Progress::new("compared", open.size(), quiet);
