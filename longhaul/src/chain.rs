@@ -72,7 +72,7 @@ pub struct OpenOptions {
     /// A file that does not exist is not made.
     pub existing_only: bool,
     /// It is only looked at, as it would be used: nothing is written to it, though it may be open to be written.
-    pub looks: bool,
+    pub inspect_only: bool,
     /// An optical drive may have no disc.
     pub may_be_empty: bool,
     /// A tape is written record by record. Without this it is only read, as the file that it is.

@@ -241,7 +241,7 @@ impl VolumeArgs {
         };
         let options = OpenOptions {
             existing_only: false,
-            looks: false,
+            inspect_only: false,
             may_be_empty: false,
             by_records: false,
             make_at: None,

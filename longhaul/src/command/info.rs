@@ -61,7 +61,7 @@ pub async fn run(args: Args) -> Outcome {
     let options = OpenOptions {
         read_only: args.read_only,
         existing_only: true,
-        looks: true,
+        inspect_only: true,
         login,
         reconnect_limit,
         ..OpenOptions::default()
@@ -86,7 +86,7 @@ async fn show_chain(args: Args) -> Outcome {
         let options = OpenOptions {
             read_only,
             existing_only: true,
-            looks: true,
+            inspect_only: true,
             login,
             reconnect_limit,
             contents,

@@ -108,7 +108,7 @@ async fn make(
         Kind::Overlay { create, changed } => {
             let [base, over] = &members[..] else { return Err(Failure::usage(cannot())) };
             // Nothing is made by a command that only looks, or for which all must exist.
-            let overlay = match create && !options.looks && !options.existing_only {
+            let overlay = match create && !options.inspect_only && !options.existing_only {
                 true => Overlay::create(base.clone(), over.clone()).await,
                 false => Overlay::open(base.clone(), over.clone(), changed).await,
             };
@@ -159,7 +159,7 @@ fn not_an_overlay(cannot: String, over: &Member, why: &OverlayError, create: boo
 pub(super) fn of_member(options: &OpenOptions) -> OpenOptions {
     OpenOptions {
         existing_only: options.existing_only,
-        looks: options.looks,
+        inspect_only: options.inspect_only,
         read_only: options.read_only,
         block_size: options.block_size,
         login: options.login.clone(),

@@ -81,7 +81,7 @@ struct Shared {
     /// How long a member may take longer than another.
     wait: Duration,
     /// Nothing is changed on the members, though they could be.
-    looks: bool,
+    inspect_only: bool,
     /// Changes under way, in one order for all members.
     order: RangeLock,
     /// One at a time writes records.
@@ -286,7 +286,7 @@ impl Shared {
     }
 
     const fn only_reads(&self) -> bool {
-        self.looks || self.shape.read_only
+        self.inspect_only || self.shape.read_only
     }
 
     async fn change(
@@ -295,7 +295,7 @@ impl Shared {
         span: Span,
         durability: Durability,
     ) -> Result<()> {
-        if self.looks {
+        if self.inspect_only {
             let why = "the mirror was opened to be looked at";
             return Err(Error::new(Kind::ReadOnly, change.verb(), span).because(why));
         }

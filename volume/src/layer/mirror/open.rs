@@ -73,7 +73,7 @@ pub struct MirrorOptions {
     /// Open it although a member is not there that may hold what the others lack.
     pub alone: bool,
     /// Change nothing on its members, though they can be written to: it is only looked at.
-    pub looks: bool,
+    pub inspect_only: bool,
 }
 
 /// A member with the last record that is whole on it.
@@ -129,7 +129,7 @@ impl Found {
     /// do without it.
     async fn flush(&self, options: MirrorOptions, runtime: &Arc<dyn Runtime>) -> crate::Result<()> {
         let volume = &self.member.volume;
-        if options.looks || volume.shape().read_only {
+        if options.inspect_only || volume.shape().read_only {
             return Ok(());
         }
         let late = runtime.sleep_until(runtime.now() + options.wait);
@@ -407,11 +407,11 @@ fn assemble(
     };
     Ok(Mirror(Arc::new(Shared {
         places: Mutex::new(places),
-        reopen: reopen.filter(|_| !options.looks),
+        reopen: reopen.filter(|_| !options.inspect_only),
         core: Mutex::new(Core::new(last, known)),
         shape,
         wait: options.wait,
-        looks: options.looks,
+        inspect_only: options.inspect_only,
         order: RangeLock::default(),
         recording: tokio::sync::Mutex::new(()),
         loss: FirstLoss::default(),

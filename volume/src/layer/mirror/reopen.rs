@@ -60,7 +60,7 @@ impl Shared {
     async fn take_back(self: &Arc<Self>, at: usize, member: Member) -> Result<(), MirrorError> {
         let name = Arc::clone(&member.name);
         self.is_fit(&member)?;
-        let options = MirrorOptions { wait: self.wait, alone: false, looks: false };
+        let options = MirrorOptions { wait: self.wait, alone: false, inspect_only: false };
         let mut late = self.runtime.sleep_until(self.runtime.now() + self.wait);
         let mut finding = Box::pin(Found::open(member, options, &self.runtime));
         let found = poll_fn(|context| match finding.as_mut().poll(context) {

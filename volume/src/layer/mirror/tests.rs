@@ -40,8 +40,12 @@ async fn try_open<V: Volume + 'static>(
         None => Err((["a", "b", "c"][at].into(), "unplugged".to_owned())),
     };
     let openings = disks.iter().enumerate().map(opening).collect();
-    Mirror::open(openings, MirrorOptions { wait: WAIT, alone, looks: false }, Arc::clone(time) as _)
-        .await
+    Mirror::open(
+        openings,
+        MirrorOptions { wait: WAIT, alone, inspect_only: false },
+        Arc::clone(time) as _,
+    )
+    .await
 }
 
 async fn open<V: Volume + 'static>(disks: &[Arc<V>]) -> Mirror {
@@ -169,7 +173,7 @@ async fn two_members_that_fail_alike_tell_the_truth() {
         let both = vec![member(0, first), member(1, second)];
         create_with(both.clone(), ID, Some(16 * MIB)).await.unwrap();
         let openings = both.into_iter().map(Ok).collect();
-        let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+        let options = MirrorOptions { wait: WAIT, alone: false, inspect_only: false };
         let mirror =
             Mirror::open(openings, options, Arc::new(VirtualTime::default())).await.unwrap();
         mirror.work_once().await;
@@ -216,7 +220,7 @@ async fn member_without_an_answer_is_out_after_a_bounded_wait_and_comes_back() {
         Ok(member(0, Arc::clone(&a) as Arc<dyn Volume>)),
         Ok(member(1, Arc::clone(&blocked) as Arc<dyn Volume>)),
     ];
-    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+    let options = MirrorOptions { wait: WAIT, alone: false, inspect_only: false };
     // Its record.
     blocked.let_through(1);
     let mirror = Mirror::open(openings, options, Arc::clone(&time) as _).await.unwrap();
@@ -456,9 +460,9 @@ async fn torn() -> [Arc<Faulty>; 2] {
     disks
 }
 
-async fn open_to(disks: &[Arc<Faulty>; 2], looks: bool) -> Mirror {
+async fn open_to(disks: &[Arc<Faulty>; 2], inspect_only: bool) -> Mirror {
     let openings = members(disks).into_iter().map(Ok).collect();
-    let options = MirrorOptions { wait: WAIT, alone: false, looks };
+    let options = MirrorOptions { wait: WAIT, alone: false, inspect_only };
     Mirror::open(openings, options, Arc::new(VirtualTime::default())).await.unwrap()
 }
 

@@ -224,7 +224,8 @@ mod tests {
         let members = members.map(|(name, volume)| Member::new(name, Arc::clone(volume) as _));
         let members: Vec<_> = members.collect();
         create(members.clone(), [7; 16]).await.unwrap();
-        let options = MirrorOptions { wait: Duration::from_secs(30), alone: false, looks: false };
+        let options =
+            MirrorOptions { wait: Duration::from_secs(30), alone: false, inspect_only: false };
         let openings = members.into_iter().map(Ok).collect();
         let mirror = Mirror::open(openings, options, runtime()).await.unwrap();
         mirror.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();

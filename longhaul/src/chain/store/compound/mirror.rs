@@ -60,8 +60,8 @@ async fn find(
             }
         });
     }
-    let (wait, looks) = (said.wait.unwrap_or(WAIT), options.looks);
-    let with = MirrorOptions { wait, alone: said.alone, looks };
+    let (wait, inspect_only) = (said.wait.unwrap_or(WAIT), options.inspect_only);
+    let with = MirrorOptions { wait, alone: said.alone, inspect_only };
     let reopen = Arc::new(Reopener::new(&compound.members, options, &opened.closes));
     let mirror = Mirror::open_with(openings, with, runtime(), Some(reopen)).await;
     mirror.map_err(|why| explain(uri, why))

@@ -43,7 +43,7 @@ async fn closed(disks: &[Arc<Faulty>; 2]) {
 async fn open_volumes(volumes: &[&Arc<dyn Volume>], time: &Arc<VirtualTime>) -> Mirror {
     let openings =
         volumes.iter().enumerate().map(|(at, volume)| Ok(member(at, Arc::clone(volume)))).collect();
-    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+    let options = MirrorOptions { wait: WAIT, alone: false, inspect_only: false };
     Mirror::open(openings, options, Arc::clone(time) as _).await.unwrap()
 }
 
@@ -311,7 +311,8 @@ async fn open_with_damage(
     let openings = vec![Ok(members(&disks)[0].clone()), Ok(member(1, damaged))];
     let time = Arc::new(VirtualTime::default());
     let opened =
-        Mirror::open(openings, MirrorOptions { wait: WAIT, alone, looks: false }, time).await;
+        Mirror::open(openings, MirrorOptions { wait: WAIT, alone, inspect_only: false }, time)
+            .await;
     let mirror = opened.map_err(|why| why.to_string())?;
     mirror.work_once().await;
     assert_eq!(mirror.status().members[1].1.to_string().split(',').next(), Some("out"));
@@ -444,7 +445,7 @@ async fn without_second(first: &Arc<Faulty>, time: &Arc<VirtualTime>) -> (Mirror
         Ok(member(0, Arc::clone(first) as Arc<dyn Volume>)),
         Err(("b".into(), "unplugged".to_owned())),
     ];
-    let options = MirrorOptions { wait: WAIT, alone: true, looks: false };
+    let options = MirrorOptions { wait: WAIT, alone: true, inspect_only: false };
     let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
     let mirror = Mirror::open_with(openings, options, Arc::clone(time) as _, reopen).await.unwrap();
     (mirror, returns)
@@ -482,7 +483,7 @@ async fn member_that_has_lost_something_returns_while_the_mirror_is_open() {
     let time = Arc::new(VirtualTime::default());
     let returns = Arc::new(Returns(Mutex::default(), 1));
     let openings = vec![Ok(member(0, Arc::clone(&disks[0]) as _)), Ok(member(1, second))];
-    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+    let options = MirrorOptions { wait: WAIT, alone: false, inspect_only: false };
     let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
     let mirror =
         Mirror::open_with(openings, options, Arc::clone(&time) as _, reopen).await.unwrap();
@@ -565,7 +566,7 @@ async fn region_that_is_dirty_on_a_returned_member_is_recorded_before_it_is_writ
         (disks.each_ref().map(ruled), Arc::new(Returns(Mutex::default(), 2)));
     let openings =
         [first, second, third].into_iter().enumerate().map(|(at, it)| Ok(member(at, it)));
-    let options = MirrorOptions { wait: WAIT, alone: false, looks: false };
+    let options = MirrorOptions { wait: WAIT, alone: false, inspect_only: false };
     let reopen = Some(Arc::clone(&returns) as Arc<dyn Reopen>);
     let runtime = Arc::clone(&time) as _;
     let mirror = Mirror::open_with(openings.collect(), options, runtime, reopen).await.unwrap();

@@ -266,7 +266,7 @@ impl Sim {
             }
             false => Err((names()[at].into(), "not plugged in".to_owned())),
         });
-        let options = MirrorOptions { wait: WAIT, alone, looks: false };
+        let options = MirrorOptions { wait: WAIT, alone, inspect_only: false };
         let openings = openings.collect();
         // While it is opened all links are up, but it may be killed.
         let servers = self.servers(there, &world);
