@@ -22,7 +22,7 @@ impl Client {
 
 #[test]
 fn client_sees_what_it_may_use_and_nothing_else() {
-    let fixture = Fixture::new(Way::Key);
+    let fixture = Fixture::new(LoginMethod::Key);
     for (who, expected) in
         [("alice", &["a"][..]), ("bob", &["a", "b"]), ("mallory", &["b"]), ("reader", &["a"])]
     {
@@ -37,7 +37,7 @@ fn client_sees_what_it_may_use_and_nothing_else() {
 /// Each connection may make the server hold data: one client has not all of its memory.
 #[test]
 fn client_has_sixteen_connections_and_its_ports_come_back() {
-    let fixture = Fixture::new(Way::Key);
+    let fixture = Fixture::new(LoginMethod::Key);
     let mut clients: Vec<_> =
         (1..=16).map(|port| Client::connect(&fixture, "alice", port)).collect();
     let mut one_more = Client::start(&fixture, "alice", 17);
@@ -51,7 +51,7 @@ fn client_has_sixteen_connections_and_its_ports_come_back() {
 
 #[test]
 fn reservation_by_either_transport_keeps_the_other_out() {
-    let fixture = Fixture::new(Way::Key);
+    let fixture = Fixture::new(LoginMethod::Key);
     let mut alice = fixture.log_in("alice", NAME, 1);
     let mut bob = Client::connect(&fixture, "bob", 1);
     let good = Status::Good;
@@ -77,7 +77,7 @@ fn reservation_by_either_transport_keeps_the_other_out() {
 
 #[test]
 fn client_that_is_taken_out_is_thrown_out_and_stays_out() {
-    let fixture = Fixture::new(Way::Key);
+    let fixture = Fixture::new(LoginMethod::Key);
     let mut bob = Client::connect(&fixture, "bob", 1);
     let mut alice = Client::connect(&fixture, "alice", 1);
     assert_eq!((bob.write(), alice.write()), (Status::Good, Status::Good));
@@ -92,7 +92,7 @@ fn client_that_is_taken_out_is_thrown_out_and_stays_out() {
 /// Packets of strangers, and handshakes of a member of the site that is not listed, keep nobody out.
 #[test]
 fn flood_of_packets_and_handshakes_ends_no_connection_and_keeps_nobody_out() {
-    let fixture = Fixture::new(Way::Key);
+    let fixture = Fixture::new(LoginMethod::Key);
     sealing::create(&fixture.home.path().join("stranger.id")).unwrap();
     let mut bob = Client::connect(&fixture, "bob", 1);
     let flood = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -79,7 +79,7 @@ const CONFLICT: u8 = 0x18;
 
 /// By what clients come, and how they prove themselves there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum LoginMethod {
     /// iSCSI, with CHAP.
     Chap,
     /// iSCSI, in secure sessions, with keys.
@@ -88,8 +88,15 @@ enum Way {
     HyperScsi,
 }
 
-const ALL: [Way; 3] = [Way::Chap, Way::Key, Way::HyperScsi];
-const ISCSI: [Way; 2] = [Way::Chap, Way::Key];
+impl LoginMethod {
+    /// The same proof by iSCSI: there targets can be reset, and a write can wait for its data.
+    fn over_iscsi(self) -> Self {
+        if self == Self::HyperScsi { Self::Key } else { self }
+    }
+}
+
+const ALL: [LoginMethod; 3] = [LoginMethod::Chap, LoginMethod::Key, LoginMethod::HyperScsi];
+const ISCSI: [LoginMethod; 2] = [LoginMethod::Chap, LoginMethod::Key];
 
 /// The units of the target, by their numbers.
 const UNITS: [&str; 2] = ["a", "b"];
@@ -113,7 +120,7 @@ const CLIENTS: [(&str, &str); 5] = [
 
 /// A server of two units and five clients.
 struct Fixture {
-    by: Way,
+    by: LoginMethod,
     home: tempfile::TempDir,
     server: Running,
     portal: SocketAddr,
@@ -133,12 +140,12 @@ fn keep_secret(home: &tempfile::TempDir, name: &str) {
 type Refused = (u8, u8);
 
 impl Fixture {
-    fn new(by: Way) -> Self {
+    fn new(by: LoginMethod) -> Self {
         Self::with(by, "", &CLIENTS)
     }
 
     /// A server whose file has more in it, before its tables.
-    fn with(by: Way, limits: &str, clients: &[(&str, &str)]) -> Self {
+    fn with(by: LoginMethod, limits: &str, clients: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut key = None;
         let site_key = home.path().join("site-key");
@@ -146,7 +153,7 @@ impl Fixture {
         fs::set_permissions(&site_key, fs::Permissions::from_mode(0o600)).unwrap();
         for (name, _) in [("server", "")].iter().chain(clients) {
             keep_secret(&home, name);
-            if by != Way::Chap {
+            if by != LoginMethod::Chap {
                 let public = sealing::create(&home.path().join(format!("{name}.id"))).unwrap();
                 key = key.or_else(|| Some(public.public()));
                 fs::write(home.path().join(format!("{name}.pub")), public.public().to_string())
@@ -200,8 +207,8 @@ impl Fixture {
     }
 
     /// The same by a way of its own.
-    fn log_in_by(&self, by: Way, who: &str, (name, isid): (&str, u8)) -> Session {
-        if by == Way::HyperScsi {
+    fn log_in_by(&self, by: LoginMethod, who: &str, (name, isid): (&str, u8)) -> Session {
+        if by == LoginMethod::HyperScsi {
             return Session::HyperScsi(Box::new(Client::connect(self, who, isid.into())));
         }
         let mut peer = self.try_log_in(who, (name, isid), Some(TARGET)).expect("it gets in");
@@ -213,7 +220,7 @@ impl Fixture {
 
     /// A session with the unit of the private target, and its number there; it has been told of the power on.
     fn log_in_to_private(&self, who: &str, name: &str, isid: u8) -> (Session, u16) {
-        if self.by == Way::HyperScsi {
+        if self.by == LoginMethod::HyperScsi {
             return (self.log_in(who, name, isid), 2);
         }
         let mut peer =
@@ -233,7 +240,7 @@ impl Fixture {
             initiator: IscsiName::new(name).unwrap(),
             isid: Isid([0x80, 0, 0, 0, 0, isid]),
             target: target.map(|target| IscsiName::new(target).unwrap()),
-            account: (self.by == Way::Chap).then_some(account),
+            account: (self.by == LoginMethod::Chap).then_some(account),
             pinned,
             algorithms: vec![Algorithm::Sha256],
             offer: Offer { max_connections: 4, ..Offer::for_long_links() },
@@ -242,7 +249,7 @@ impl Fixture {
 
     /// The TransportID of the initiator port that such a session comes from (SPC-4, 7.6.4).
     fn port_id(&self, who: &str, name: &str, isid: u8) -> Vec<u8> {
-        if self.by == Way::HyperScsi {
+        if self.by == LoginMethod::HyperScsi {
             let key = fs::read_to_string(self.home.path().join(format!("{who}.pub"))).unwrap();
             let port = hyperscsi_port(key.trim(), isid.into());
             return HyperScsi.write(&TransportId::Port(port));
@@ -256,11 +263,11 @@ impl Fixture {
     }
 }
 
-fn configure(home: &tempfile::TempDir, by: Way, limits: &str, clients: &[(&str, &str)]) {
+fn configure(home: &tempfile::TempDir, by: LoginMethod, limits: &str, clients: &[(&str, &str)]) {
     let mut file = "state = 'state'\ncontrol = 'control'\n".to_owned();
     file += match by {
-        Way::Chap => "listen = ['127.0.0.1:0']\n",
-        Way::Key | Way::HyperScsi => {
+        LoginMethod::Chap => "listen = ['127.0.0.1:0']\n",
+        LoginMethod::Key | LoginMethod::HyperScsi => {
             "listen = ['127.0.0.1:0', 'hyperscsi://127.0.0.1:0']\nidentity = 'server.id'\n\
              site_key = 'site-key'\n"
         }
@@ -274,8 +281,8 @@ fn configure(home: &tempfile::TempDir, by: Way, limits: &str, clients: &[(&str, 
     for (name, rights) in clients {
         file += &format!("[clients.{name}]\n{rights}\n");
         match by {
-            Way::Chap => file += &format!("chap_secret_file = '{name}'\n"),
-            Way::Key | Way::HyperScsi => {
+            LoginMethod::Chap => file += &format!("chap_secret_file = '{name}'\n"),
+            LoginMethod::Key | LoginMethod::HyperScsi => {
                 let key = fs::read_to_string(home.path().join(format!("{name}.pub"))).unwrap();
                 file += &format!("key = '{key}'\n");
             }

@@ -19,7 +19,7 @@ fn a_login_under_anothers_name_ends_no_session_but_ones_own() {
         let mut again = fixture.log_in("alice", NAME, 1);
         assert!(is_over(&mut alice), "{by:?}");
         assert_eq!(write(&mut again, 0), Some(GOOD));
-        if by == Way::HyperScsi {
+        if by == LoginMethod::HyperScsi {
             // A port is all that its client is told apart by.
             fixture.end();
             continue;
@@ -74,7 +74,7 @@ fn a_reservation_is_that_of_the_client_that_made_it() {
 fn a_reservation_under_a_bare_name_goes_to_the_first_client_with_rights_that_has_it() {
     for by in ISCSI {
         let fixture = Fixture::new(by);
-        configure(&fixture.home, Way::Chap, "", &[]);
+        configure(&fixture.home, LoginMethod::Chap, "", &[]);
         let mut fixture = fixture.restart();
         let mut bare = Session::Iscsi(Box::new(Peer::log_in(fixture.portal, NAME, 1, TARGET)));
         bare.says(0);
@@ -109,8 +109,8 @@ fn the_log_and_the_status_tell_which_client_it_is() {
         let fixture = Fixture::new(by);
         let _sessions = ["alice", "bob"].map(|who| fixture.log_in(who, NAME, 1));
         let proofs = ["alice", "bob"].map(|who| match by {
-            Way::Chap => format!("chap:{who}"),
-            Way::Key | Way::HyperScsi => {
+            LoginMethod::Chap => format!("chap:{who}"),
+            LoginMethod::Key | LoginMethod::HyperScsi => {
                 fs::read_to_string(fixture.home.path().join(format!("{who}.pub"))).unwrap()
             }
         });
@@ -184,7 +184,7 @@ fn connections_are_left_for_others() {
     }
 }
 
-fn connections_are_left_for_others_by(by: Way) {
+fn connections_are_left_for_others_by(by: LoginMethod) {
     let limits = "[limits]\nconnections = 8\n";
     let fixture = Fixture::with(by, limits, &CLIENTS);
     let mut held = Vec::new();

@@ -74,7 +74,7 @@ fn commands_are_refused_unless_they_only_read() {
     }
 }
 
-fn commands_are_refused_unless_they_only_read_by(by: Way, reads: &[u8]) {
+fn commands_are_refused_unless_they_only_read_by(by: LoginMethod, reads: &[u8]) {
     let fixture = Fixture::new(by);
     let mut reader = fixture.log_in("reader", READER, 1);
     let denied = Some(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
@@ -183,9 +183,11 @@ impl Fixture {
         let iscsi = format!("iscsi://{}/{TARGET}/0", self.portal);
         let pin = self.key.map(|key| format!("?pin={key}")).unwrap_or_default();
         let (uri, words) = match self.by {
-            Way::Chap => (iscsi, &["--chap-user", "alice", "--chap-secret-file", "alice"][..]),
-            Way::Key => (iscsi + &pin, &["--identity", "alice.id"][..]),
-            Way::HyperScsi => {
+            LoginMethod::Chap => {
+                (iscsi, &["--chap-user", "alice", "--chap-secret-file", "alice"][..])
+            }
+            LoginMethod::Key => (iscsi + &pin, &["--identity", "alice.id"][..]),
+            LoginMethod::HyperScsi => {
                 let uri = format!("hyperscsi://{}/a{pin}", self.hyperscsi.unwrap());
                 (uri, &["--identity", "alice.id", "--site-key", "site-key"][..])
             }

@@ -2,11 +2,6 @@
 
 use super::*;
 
-/// iSCSI, by which targets can be reset: with the same proof.
-fn resetting(by: Way) -> Way {
-    if by == Way::HyperScsi { Way::Key } else { by }
-}
-
 /// Mallory may use unit 1 and alice unit 0 of the same target.
 #[test]
 fn a_target_reset_does_not_reach_units_that_its_client_cannot_see() {
@@ -15,7 +10,7 @@ fn a_target_reset_does_not_reach_units_that_its_client_cannot_see() {
         let mut alice = fixture.log_in("alice", NAME, 1);
         let mut bob = fixture.log_in("bob", "iqn.2001-04.com.example:bob", 1);
         let name = "iqn.2001-04.com.example:mallory";
-        let mut mallory = fixture.log_in_by(resetting(by), "mallory", (name, 1));
+        let mut mallory = fixture.log_in_by(by.over_iscsi(), "mallory", (name, 1));
         let warm = mallory.manage(TaskFunction::TARGET_WARM_RESET, 0);
         assert_eq!(warm, Some(TaskResponse::COMPLETE), "{by:?}");
         assert!(is_undisturbed(&mut alice, 0), "{by:?}");
@@ -28,7 +23,7 @@ fn a_target_reset_does_not_reach_units_that_its_client_cannot_see() {
         assert_eq!(bob.says(1), Some(BUS_DEVICE_RESET), "{by:?}");
         assert!(is_over(&mut mallory), "{by:?}: RFC 7143, 11.5.1");
         // Bob may use all that alice uses.
-        let mut bob = fixture.log_in_by(resetting(by), "bob", ("iqn.2001-04.com.example:bob", 2));
+        let mut bob = fixture.log_in_by(by.over_iscsi(), "bob", ("iqn.2001-04.com.example:bob", 2));
         let cold = bob.manage(TaskFunction::TARGET_COLD_RESET, 0);
         assert_eq!(cold, Some(TaskResponse::COMPLETE), "{by:?}");
         assert!(is_over(&mut alice), "{by:?}");
@@ -44,7 +39,7 @@ fn a_target_reset_does_not_reach_another_target() {
         let fixture = Fixture::with(by, PRIVATE, &WITH_PRIVATE);
         let (mut alice, c) = fixture.log_in_to_private("alice", NAME, 1);
         assert_eq!(run(&mut alice, c, &[0x16, 0, 0, 0, 0, 0], vec![]), Some(GOOD), "{by:?}");
-        let mut bob = fixture.log_in_by(resetting(by), "bob", (NAME, 1));
+        let mut bob = fixture.log_in_by(by.over_iscsi(), "bob", (NAME, 1));
         for function in [TaskFunction::TARGET_WARM_RESET, TaskFunction::TARGET_COLD_RESET] {
             assert_eq!(bob.manage(function, 0), Some(TaskResponse::COMPLETE), "{by:?}");
             assert!(is_undisturbed(&mut alice, c), "{by:?} {function:?}");
@@ -91,7 +86,7 @@ fn read_only_client_resets_nothing_and_ends_no_tasks_of_others() {
             assert_eq!(own, Some(TaskResponse::COMPLETE), "{by:?} {who}");
             for function in [TaskFunction::TARGET_WARM_RESET, TaskFunction::TARGET_COLD_RESET] {
                 let name = "iqn.2001-04.com.example:reader";
-                let mut reader = fixture.log_in_by(resetting(by), who, (name, 1));
+                let mut reader = fixture.log_in_by(by.over_iscsi(), who, (name, 1));
                 let answer = reader.manage(function, 0);
                 let expected = match who {
                     "reader" => TaskResponse::AUTHORIZATION_FAILED,

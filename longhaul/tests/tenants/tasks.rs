@@ -68,8 +68,7 @@ fn attack(session: &mut Session, who: &str, cmd_sn: u32) {
 fn a_task_is_not_ended_by_clients_that_may_not() {
     for by in ALL {
         let fixture = Fixture::new(by);
-        let hers = if by == Way::HyperScsi { Way::Key } else { by };
-        let mut alice = fixture.log_in_by(hers, "alice", (NAME, 1));
+        let mut alice = fixture.log_in_by(by.over_iscsi(), "alice", (NAME, 1));
         for who in ["bob", "reader", "mallory"] {
             let (cmd_sn, ttt) = begin_write(alice.peer());
             attack(&mut fixture.log_in(who, NAME, 1), who, cmd_sn);
