@@ -52,6 +52,12 @@ impl Fixture {
         format!("mirror:({},{}{options})", uri(0, "a"), uri(1, "b"))
     }
 
+    /// Makes the mirror of both servers.
+    fn init(&self) {
+        let (said, made) = run(&self.longhaul(&format!("mirror init '{}'", self.uri(""))));
+        assert!(made.success(), "{said}");
+    }
+
     fn longhaul(&self, args: &str) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("exec 2>&1\nexec \"$0\" {args}"), LONGHAUL]);
@@ -95,8 +101,7 @@ fn connect(socket: &Path) -> Nbd {
 fn mirror_of_two_servers_goes_on_without_one_and_gives_it_what_it_lacks() {
     let fixture = Fixture::new();
     let servers = [fixture.serve(0), fixture.serve(1)];
-    let (said, made) = run(&fixture.longhaul(&format!("mirror init '{}'", fixture.uri(""))));
-    assert!(made.success(), "{said}");
+    fixture.init();
     let attached = fixture.attach(",wait=1s");
     wait_for(&attached, "has all of the mirror again");
     let mut disk = connect(&fixture.path("disk.sock"));
@@ -210,8 +215,7 @@ impl Load {
 fn killed_server_returns_to_a_mirror_in_use_and_can_take_the_place_of_the_other() {
     let fixture = Fixture::new();
     let [first, second] = [fixture.serve(0), fixture.serve(1)];
-    let (said, made) = run(&fixture.longhaul(&format!("mirror init '{}'", fixture.uri(""))));
-    assert!(made.success(), "{said}");
+    fixture.init();
     let mut attached = fixture.attach_with(",wait=1s", "--reconnect-for 1s");
     let mut load = Load::new(connect(&fixture.path("disk.sock")));
     load.run_until(&mut attached, "has all of the mirror again");
@@ -238,8 +242,7 @@ fn killed_server_returns_to_a_mirror_in_use_and_can_take_the_place_of_the_other(
 fn server_that_is_started_later_than_a_mirror_is_taken_into_it() {
     let fixture = Fixture::new();
     let [first, second] = [fixture.serve(0), fixture.serve(1)];
-    let (said, made) = run(&fixture.longhaul(&format!("mirror init '{}'", fixture.uri(""))));
-    assert!(made.success(), "{said}");
+    fixture.init();
     assert!(second.stop().success());
     let mut attached = fixture.attach_with(",alone", "--reconnect-for 1s");
     let mut load = Load::new(connect(&fixture.path("disk.sock")));

@@ -108,6 +108,14 @@ fn secure_session_warns_of_nothing() {
     assert!(server.stop().success());
 }
 
+/// Makes the encrypted volume disk.img, which what is in pass opens.
+fn init(home: &Path) {
+    fs::write(home.join("pass"), "correct horse battery staple").unwrap();
+    fs::set_permissions(home.join("pass"), fs::Permissions::from_mode(0o600)).unwrap();
+    let init = "\"$0\" key init file:disk.img --size 24M --passphrase-file pass";
+    done(home, &format!("{init} {}", CHEAP.join(" ")));
+}
+
 /// Overwrites a part of a copy of the header: the first begins at 0, the second at 16 KiB.
 fn damage(home: &Path, copy: u64) {
     let file = fs::OpenOptions::new().write(true).open(home.join("disk.img")).unwrap();
@@ -118,10 +126,7 @@ fn damage(home: &Path, copy: u64) {
 fn damaged_copy_of_a_header_is_told_of_and_repaired_by_who_may_write() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
-    fs::write(home.join("pass"), "correct horse battery staple").unwrap();
-    fs::set_permissions(home.join("pass"), fs::Permissions::from_mode(0o600)).unwrap();
-    let init = "\"$0\" key init file:disk.img --size 24M --passphrase-file pass";
-    done(home, &format!("{init} {}", CHEAP.join(" ")));
+    init(home);
     for (copy, name) in [(0, "first"), (1, "second")] {
         damage(home, copy);
         let damaged = fs::read(home.join("disk.img")).unwrap();
@@ -160,9 +165,7 @@ fn damaged_copy_of_a_header_is_told_of_and_repaired_by_who_may_write() {
 fn header_without_a_whole_copy_is_left_as_it_is_by_key_list() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
-    fs::write(home.join("pass"), "correct horse battery staple").unwrap();
-    let init = "\"$0\" key init file:disk.img --size 24M --passphrase-file pass";
-    done(home, &format!("{init} {}", CHEAP.join(" ")));
+    init(home);
     (0..2).for_each(|copy| damage(home, copy));
     let damaged = fs::read(home.join("disk.img")).unwrap();
     let (said, status) = run(&shell(home, "\"$0\" key list file:disk.img 2>&1"));
@@ -175,9 +178,7 @@ fn header_without_a_whole_copy_is_left_as_it_is_by_key_list() {
 fn damaged_header_of_a_volume_in_use_is_listed_and_not_repaired() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
-    fs::write(home.join("pass"), "correct horse battery staple").unwrap();
-    let init = "\"$0\" key init file:disk.img --size 24M --passphrase-file pass";
-    done(home, &format!("{init} {}", CHEAP.join(" ")));
+    init(home);
     let serve = "exec \"$0\" serve --listen 127.0.0.1:0 --volume disk=file:disk.img";
     let server = Running::start(&mut shell(home, serve));
     let uri = says(&server, "ready ").strip_prefix("ready ").unwrap().to_owned();
