@@ -16,6 +16,7 @@ use volume::{Gate, Shape, Volume};
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
+use super::unsent::{Unsent, refuse_unsent};
 use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
@@ -247,29 +248,29 @@ pub async fn run(args: Args) -> Outcome {
     let source = chain::open(from, source).await?;
     source.leave_on(stop.clone());
     let (logs, writer) = stop.unless_called(source.gaps()).await.unwrap_or_default();
-    let journals = stop.unless_called(source.unsent_journals()).await.unwrap_or_default();
+    let journals = stop.unless_called(Unsent::of(&source)).await.unwrap_or_default();
     tell_of_source(from, &logs, &journals, writer);
     let mut summary = closing(source, async |source| args.copy(source, login, stop).await).await?;
     super::tell_of_memory(to);
-    let lacks = logs.iter().map(|log| &log.path).chain(&journals);
+    let lacks = logs.iter().map(|log| &log.path).chain(journals.iter().map(|unsent| &unsent.path));
     summary.lacks = lacks.map(|path| path.shown().to_string()).collect();
     match args.json {
         true => super::say_json(&summary)?,
         false => super::say_done(&summary.to_string())?,
     }
     refuse_gaps(from, &logs)?;
-    super::refuse_unsent(from, &journals, "the copy")
+    refuse_unsent(from, &journals, "the copy")
 }
 
 /// Says what the copy will not be, before it is made.
-fn tell_of_source(from: &Uri, logs: &[Pending], journals: &[PathBuf], writer: Option<String>) {
+fn tell_of_source(from: &Uri, logs: &[Pending], journals: &[Unsent], writer: Option<String>) {
     for log in logs {
         let replay = log.command();
         print_error(&format_args!(
             "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `{replay}` should come first"
         ));
     }
-    super::tell_of_unsent(from, journals, "the copy");
+    journals.iter().for_each(|unsent| unsent.tell(from, "the copy"));
     if let Some(writer) = writer {
         print_error(&format_args!(
             "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \

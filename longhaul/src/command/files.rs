@@ -4,6 +4,7 @@ use volume::layer::pipeline::Settings;
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
+use super::unsent::{Unsent, refuse_unsent};
 use super::{closing, stop_on_signals, unless_stopped};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, Outcome};
@@ -51,15 +52,15 @@ impl FilesArgs {
         chain.leave_on(stop.clone());
         let (read, journals) = closing(chain, async |chain| {
             let journals =
-                unless_stopped(&stop, async { Ok(chain.unsent_journals().await) }).await?;
-            super::tell_of_unsent(&self.uri, &journals, "what is read");
+                unless_stopped(&stop, async { Ok(Unsent::of(chain).await) }).await?;
+            journals.iter().for_each(|unsent| unsent.tell(&self.uri, "what is read"));
             let reading = read_files(chain.volume(), stop.clone(), work);
             let read = unless_stopped(&stop, async { Ok(reading.await) }).await?;
             Ok((read, journals))
         })
         .await?;
         if read.is_ok() {
-            super::refuse_unsent(&self.uri, &journals, "what was read")?;
+            refuse_unsent(&self.uri, &journals, "what was read")?;
         }
         Ok(read)
     }

@@ -13,6 +13,7 @@ use volume::layer::journal::{
 use super::journal_args::{damaged, frozen};
 use super::named;
 use super::options::{LoginArgs, OutageArgs};
+use super::unsent::sender_of;
 use crate::attachments;
 use crate::chain::{self, Contents, JournalOptions, JournalSource, OpenOptions};
 use crate::durable::sync_directory_of;
@@ -122,7 +123,7 @@ struct JournalReport {
     size: u64,
     /// `clean`, `open`, `frozen`, `in use` or `damaged`.
     state: &'static str,
-    /// Changes that the volume may lack; unknown of one in use.
+    /// Changes that the volume may lack; unknown of one whose user does not answer.
     unsent: Option<usize>,
     /// Bytes of their data.
     bytes: Option<u64>,
@@ -144,11 +145,9 @@ impl JournalReport {
             utc(*created),
             Size(*size)
         );
-        if let (Some(unsent), Some(bytes)) = (unsent, bytes) {
-            text += &format!(
-                "\n  holds     {unsent} changes ({} bytes) that the volume may lack",
-                Size(*bytes)
-            );
+        if let Some(unsent) = unsent {
+            let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({} bytes)", Size(bytes)));
+            text += &format!("\n  holds     {unsent} changes{bytes} that the volume may lack");
         }
         if let Some(damage) = damage {
             text += &format!("\n  DAMAGED   {damage}");
@@ -172,7 +171,9 @@ async fn status(file: &Path, json: bool) -> Outcome {
         bytes: None,
         damage: None,
     };
-    if !is_used {
+    if is_used {
+        report.unsent = sender_of(file).await.and_then(|sender| sender.changes.try_into().ok());
+    } else {
         match open.read_all().await {
             Ok((_, found)) => {
                 report.state = match found.superblock.state {
@@ -190,7 +191,13 @@ async fn status(file: &Path, json: bool) -> Outcome {
             Err(why) => return Err(damaged(what(), why)),
         }
     }
-    if json { super::say_json(&report) } else { super::say(&report.text()) }
+    if json { super::say_json(&report) } else { super::say(&report.text()) }?;
+    match report.damage {
+        None => Ok(()),
+        Some(damage) => Err(Failure::new(format!("{} is damaged", file.shown()))
+            .because(damage)
+            .hint("`longhaul journal salvage` saves what can be read")),
+    }
 }
 
 async fn open_to_read(file: &Path) -> Result<OpenFile, JournalError> {

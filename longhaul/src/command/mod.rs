@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::chain::Chain;
 use crate::failure::{Failure, OrFail, Outcome, print_error};
-use crate::printable::{Json, Printable, Shown as _};
+use crate::printable::{Json, Printable};
 use crate::secret::restore_terminal;
 use crate::stop::{Stop, Stopper};
 use crate::uri::Uri;
@@ -52,6 +51,7 @@ pub mod tape;
 mod trace_file;
 pub mod tune;
 pub mod umount;
+mod unsent;
 pub mod upgrade;
 pub mod volumes;
 
@@ -205,24 +205,4 @@ async fn any(signals: &mut [Signal]) {
         }
     })
     .await;
-}
-
-/// Says that `what` is read of a volume that lacks what journals of this machine hold.
-fn tell_of_unsent(from: &Uri, journals: &[PathBuf], what: &str) {
-    for journal in journals {
-        let journal = journal.shown();
-        print_error(&format_args!(
-            "longhaul: {from} lacks what is in the journal {journal}, and so does {what}: `longhaul journal drain {journal}` should \
-             come first"
-        ));
-    }
-}
-
-/// An error if `what` was read of a volume that lacks what a journal of this machine holds.
-fn refuse_unsent(from: &Uri, journals: &[PathBuf], what: &str) -> Outcome {
-    let Some(journal) = journals.first() else { return Ok(()) };
-    let journal = journal.shown();
-    Err(Failure::new(format!("{what} lacks what is in the journal {journal}"))
-        .because(format!("it was acknowledged to programs, and {from} was not given it yet"))
-        .hint(format!("all else is as it is there; `longhaul journal drain {journal}` sends it, then do it again")))
 }

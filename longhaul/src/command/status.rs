@@ -28,7 +28,7 @@ pub struct Args {
     /// The control socket to ask; all in /run/longhaul, for users in $XDG_RUNTIME_DIR/longhaul, if left out
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Print one JSON object at once, with sizes in bytes and counts since the server began
+    /// Print a JSON object for each server and attachment at once, each on a line, with sizes in bytes and counts since it began
     #[arg(long)]
     json: bool,
     /// Print the attachments at once in the text format of OpenMetrics, for Prometheus' collector of text files; a server

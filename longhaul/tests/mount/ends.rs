@@ -160,6 +160,28 @@ fn flushed_data_in_a_journal_outlive_the_process_and_the_server() {
     assert!(server.stop().success());
 }
 
+/// Beside a mount that has sent all there is nothing that a reader lacks; beside one that has not, it is told who sends it.
+#[test]
+fn reader_beside_a_mount_is_told_what_its_journal_has_not_sent() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let mount = format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri());
+    stage.longhaul(&mount);
+    write_stable(&stage.mnt().join("file"), "kept");
+    let status = || stage.longhaul("journal status j");
+    stage.wait_until("all is sent", || status().contains("holds     0 changes"));
+    let listed = stage.longhaul(&format!("ls {}", stage.uri()));
+    assert!(listed.contains("file"), "{listed}");
+    server.kill();
+    write_stable(&stage.mnt().join("more"), "kept");
+    let held = status();
+    assert!(held.contains("holds ") && !held.contains("holds     0 changes"), "{held}");
+    let server = stage.serve("--state reservations");
+    stage.wait_until("all is sent", || status().contains("holds     0 changes"));
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
 /// Nobody has to ask for one, and nobody has to have one.
 #[test]
 fn mount_keeps_a_journal_in_the_state_directory_unless_that_is_declined() {
