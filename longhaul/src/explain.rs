@@ -36,7 +36,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "two that write to the same blocks destroy each other's data: end the other use first (`umount`, `losetup --detach`, `swapoff`)"
         }
         OpenError::Missing => {
-            "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
+            "look at the path; `serve`, `attach` and `key init` make the file of a volume when they are given its size"
         }
         OpenError::NoDevice => {
             "is it connected, and the name right? `lsblk` lists devices; no file is made in /dev, where it would be in memory"
@@ -176,7 +176,8 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "give them with --chap-user and --chap-secret-file; or, for a secure session, --pin KEY"
         }
         Some(LoginError::KeyRefused(_)) => {
-            "on the server: a client's `key` in its file, or --client-key; here: --identity or --pin"
+            "on the server: a client's `key` in its file, or --client-key, unless it was revoked; here: --identity or --pin. If the server's \
+             own key has changed, ask whoever runs it before another pin is taken: it may be another machine that answers"
         }
         Some(LoginError::InvitationRefused) => {
             "ask for another one: on the server, `longhaul invite NAME --volume VOLUME`. If you have not used this one yourself, \

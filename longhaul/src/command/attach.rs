@@ -27,6 +27,7 @@ use super::journal_args::JournalArgs;
 use super::named;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use super::trace_file::TraceFile;
+use super::unsent::Unsent;
 use crate::block_devices::loops_over;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
@@ -296,6 +297,8 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
     if args.read_only {
         let (_, writer) = stop.unless_called(chain.gaps()).await.unwrap_or_default();
         warn_of_writer(&uri, writer);
+        let journals = stop.unless_called(Unsent::of(&chain)).await.unwrap_or_default();
+        journals.iter().for_each(|unsent| unsent.tell(&uri, "what is read"));
     }
     if !args.read_only && chain.volume().shape().read_only {
         print_error(&format_args!(
@@ -347,7 +350,8 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
     }
     match (lacking, &closed) {
         (Some(lacking), Ok(())) => detach.answer(&Err(lacking)),
-        _ => detach.answer(&closed),
+        (Some(lacking), Err(why)) => detach.answer(&Err(lacking.because(why.to_string()))),
+        (None, _) => detach.answer(&closed),
     }
     closed
 }
@@ -450,6 +454,7 @@ async fn serve(
         socket: front.address(),
         file: front.file(),
         clients: front.clients(),
+        read_only: args.read_only,
         volume: chain.observer(),
         meter,
     };

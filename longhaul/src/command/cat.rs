@@ -37,11 +37,13 @@ pub async fn run(args: Args) -> Outcome {
         fs.read(&path, |piece| out.write_all(piece).map_err(CatError::Output))?;
         out.flush().map_err(CatError::Output)
     });
-    written.await?.map_err(|why| match why {
+    let (written, is_all) = written.await?;
+    written.map_err(|why| match why {
         CatError::Files(why) => args.files.explain(why),
         CatError::Output(why) if why.kind() == io::ErrorKind::BrokenPipe => {
             Failure::output_closed()
         }
         CatError::Output(why) => Failure::new(super::cannot_write()).because(why),
-    })
+    })?;
+    is_all
 }

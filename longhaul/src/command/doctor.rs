@@ -5,6 +5,7 @@ mod server;
 
 use serde::Serialize;
 
+use super::named;
 use super::options::LoginArgs;
 use super::{say, say_json};
 use crate::failure::{Failure, Outcome};
@@ -15,7 +16,7 @@ use crate::uri::{Host, Location, Uri};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A volume or a server: the way there is looked at too
+    /// A volume, by its URI or the name that `mount` remembers it by, or a server: the way there is looked at too
     #[arg(value_name = "URI|HOST")]
     place: Option<String>,
     /// Print one JSON object
@@ -135,7 +136,10 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         Ok(uri) => uri,
         Err(why) if place.contains("://") => return Err(what().because(why)),
         // A port stands behind a colon too.
-        Err(_) => return Ok((place.parse().map_err(|why| what().because(why))?, None)),
+        Err(_) => match named::named(place).map_err(|why| what().because(why))? {
+            Some(uri) => uri,
+            None => return Ok((place.parse().map_err(|why| what().because(why))?, None)),
+        },
     };
     match uri.location() {
         Location::Unit(uri) => Ok((uri.host.clone(), uri.pin)),

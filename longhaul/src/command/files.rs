@@ -28,11 +28,12 @@ pub(super) struct FilesArgs {
 }
 
 impl FilesArgs {
-    /// What comes of `work` on the file system of the volume, which is opened read-only.
+    /// What comes of `work` on the file system of the volume, which is opened read-only; and whether what was read is all
+    /// that was written, which is said once that was printed.
     pub(super) async fn read<T: Send + 'static, E: From<FilesError> + Send + 'static>(
         &self,
         work: impl FnOnce(&FileSystem) -> Result<T, E> + Send + 'static,
-    ) -> Outcome<Result<T, E>> {
+    ) -> Outcome<(Result<T, E>, Outcome)> {
         let stop = stop_on_signals()?;
         let options = OpenOptions {
             read_only: true,
@@ -59,10 +60,7 @@ impl FilesArgs {
             Ok((read, journals))
         })
         .await?;
-        if read.is_ok() {
-            refuse_unsent(&self.uri, &journals, "what was read")?;
-        }
-        Ok(read)
+        Ok((read, refuse_unsent(&self.uri, &journals, "what was read")))
     }
 
     /// What the user can do about it.

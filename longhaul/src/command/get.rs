@@ -1,5 +1,6 @@
 //! `longhaul get`: files and directories of a volume brought here.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::files::{FilesArgs, bytes_of, cannot_write};
@@ -44,7 +45,8 @@ pub async fn run(args: Args) -> Outcome {
             Event::Failed(why) => print_error(&format_args!("longhaul: {why}")),
         })
     });
-    let done = brought.await?.map_err(|why| explain(&args, why))?;
+    let (brought, is_all) = brought.await?;
+    let done = brought.map_err(|why| explain(&args, why))?;
     let Extracted { files, directories, links, bytes, skipped, failed } = done;
     let mut text = format!(
         "{} is at {}: {files} files of {bytes} bytes, {directories} directories, {links} symbolic links",
@@ -58,7 +60,8 @@ pub async fn run(args: Args) -> Outcome {
         let what = format!("{failed} files or directories could not be read");
         return Err(Failure::new(what).hint(format!("the others were brought: {text}")));
     }
-    say_done(&text)
+    say_done(&text)?;
+    is_all
 }
 
 fn destination(args: &Args) -> Outcome<PathBuf> {
@@ -73,6 +76,9 @@ fn explain(args: &Args, why: ExtractError) -> Failure {
     match why {
         ExtractError::Files(why) => args.files.explain(why),
         ExtractError::Exists(path) => exists(&path),
+        ExtractError::Destination(path, why) if why.kind() == ErrorKind::NotFound => {
+            cannot_write(&path, why).hint("its directory is not there: make it first")
+        }
         ExtractError::Destination(path, why) => cannot_write(&path, why)
             .hint("what was brought before that is there; `--force` goes on in the same place, from the start"),
     }

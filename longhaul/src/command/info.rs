@@ -7,6 +7,7 @@ use volume::layer::pipeline::Settings;
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
+use super::unsent::Unsent;
 use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions};
 use crate::failure::{Failure, Outcome};
 use crate::luks::{self, Summary};
@@ -104,6 +105,8 @@ async fn show_chain(args: Args) -> Outcome {
         let demanded = args.secret.is_given();
         chain = open(true, contents(&args.secret, DiscardArgs::default(), demanded, &name)).await?;
     }
+    let lacking = Unsent::of(&chain).await;
+    lacking.iter().for_each(|unsent| unsent.tell(&args.uri, "what is read"));
     let layers = chain.layers().iter().rev().cloned().collect();
     let made = ChainInfo { uri: args.uri.to_string(), layers };
     chain.release().await;

@@ -84,7 +84,10 @@ pub async fn run(args: Args) -> Outcome {
     let answer = server.ask(&format!("invite {request}"), PATIENCE).await?;
     let invited: Invited = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
-    if json { say_json(&invited) } else { invited.print() }
+    let printed = if json { say_json(&invited) } else { invited.print() };
+    printed.map_err(|why| {
+        why.hint(format!("the invitation is open all the same: `longhaul revoke {}` ends it", invited.name))
+    })
 }
 
 impl Invited {

@@ -194,7 +194,7 @@ struct VolumeArgs {
 /// What a signal leaves behind.
 const MAY_HAVE_CHANGED: &str = "its header is as it was, or has changed: `longhaul key list` shows its key slots, and \
     `longhaul key test` whether a pass-phrase opens one";
-const MAY_BE_ENCRYPTED: &str = "its start is as it was, or written over: `longhaul key list` shows whether it is encrypted; if what \
+const MAY_BE_ENCRYPTED: &str = "its start is as it was (a file that was to be made is gone), or written over: `longhaul key list` shows whether it is encrypted; if what \
     was there is not needed, `longhaul key init --force` begins anew";
 
 impl VolumeArgs {

@@ -44,7 +44,8 @@ pub async fn run(args: Args) -> Outcome {
         };
         Ok::<_, FilesError>((entries, failed))
     });
-    let (entries, failed) = listed.await?.map_err(|why| args.files.explain(why))?;
+    let (listed, is_all) = listed.await?;
+    let (entries, failed) = listed.map_err(|why| args.files.explain(why))?;
     match args.json {
         true => {
             let files = entries.iter().map(ListedFile::from).collect();
@@ -54,7 +55,7 @@ pub async fn run(args: Args) -> Outcome {
     }
     failed.iter().for_each(|why| print_error(&format_args!("longhaul: {why}")));
     match failed.len() {
-        0 => Ok(()),
+        0 => is_all,
         several => Err(Failure::new(format!("{several} entries could not be read"))),
     }
 }

@@ -38,6 +38,9 @@ const NARROWING: &[&str] = &["--encrypted", "--read-only"];
 /// Commands to which a pass-phrase means more than to open the volume.
 const ASK: &[&str] = &["key", "copy"];
 
+/// The command that opens an encrypted volume only to show its chain.
+const INFO: &str = "info";
+
 /// The arguments that may be a name.
 const NAMED: &[&str] = &["uri", "source"];
 
@@ -146,7 +149,7 @@ pub(crate) fn with_remembered_options(
     let (mut asks, mut named) = (false, NAMED.to_vec());
     while let Some((name, below)) = matches.subcommand() {
         let Some(found) = leaf.find_subcommand(name) else { break };
-        asks |= ASK.contains(&name);
+        asks |= ASK.contains(&name) || (name == INFO && !is_set(below, "chain"));
         named.extend((name == JOURNAL.0).then_some(JOURNAL.1));
         (leaf, matches) = (found, below);
     }
@@ -168,6 +171,10 @@ fn is_of_a_target(text: &str) -> bool {
     let uri: Result<Uri, _> = text.parse();
     let is_remote = |leaf: &Uri| matches!(leaf.location(), Location::Unit(_) | Location::Served(_));
     uri.is_ok_and(|uri| uri.leaves().iter().any(|(leaf, _)| is_remote(leaf)))
+}
+
+fn is_set(matches: &ArgMatches, flag: &str) -> bool {
+    matches.try_get_one(flag).ok().flatten() == Some(&true)
 }
 
 /// What was given for an argument.

@@ -481,7 +481,10 @@ async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
 
 /// Says what becomes of a log that could not be written.
 fn unchanged(failure: Failure) -> Failure {
-    failure.hint("the log is as it was: it can be written again, from the beginning")
+    failure.hint(
+        "the log is as it was: it can be written again, from the beginning; where the server's disk was full, once the server has \
+         opened the volume again",
+    )
 }
 
 /// No attachment misses the log any more, which was in `file`.

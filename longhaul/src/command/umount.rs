@@ -54,6 +54,9 @@ pub async fn run(args: Args) -> Outcome {
     let (address, status) = find(&args.what).await?;
     end(&address).await?;
     let uri = &status.attachment;
+    if status.read_only {
+        return say_done(&format!("{uri} is detached; it was attached to be read only"));
+    }
     let less = status.volume.trouble.map_or_else(String::new, |trouble| {
         format!(", but not on all that it is made of: it was {trouble}")
     });
@@ -260,27 +263,29 @@ pub(super) async fn end(address: &AttachmentAddress) -> Outcome {
             its.ok_or_else(gone)?.0
         }
     };
-    if let AttachmentAddress::File(file) = address {
-        // Once nothing is mounted any more it would end by itself, and its verdict would be in its log only.
-        let expected = control::ask(&control, "expect-detach", PATIENCE).await;
-        expected.map_err(|why| why.into_failure(&control))?;
-        let file = file.clone();
-        let released = spawn_blocking(move || release(&file)).await;
-        released.or_fail(|| "cannot unmount".to_owned())??;
-    }
-    let path = control.clone();
-    let verdict = tokio::spawn(async move { control::ask(&path, "detach", FOR_EVER).await });
     let telling = async {
         loop {
             tokio::time::sleep(TELL_EVERY).await;
             tell_of_progress(&control).await;
         }
     };
-    let verdict = tokio::select! {
-        verdict = verdict => verdict,
+    tokio::select! {
+        ended = unmounted_and_detached(address, &control) => ended,
         () = telling => unreachable!("it never ends"),
-    };
-    match verdict.or_fail(|| "cannot wait for the end".to_owned())? {
+    }
+}
+
+async fn unmounted_and_detached(address: &AttachmentAddress, control: &Path) -> Outcome {
+    if let AttachmentAddress::File(file) = address {
+        // Once nothing is mounted any more it would end by itself, and its verdict would be in its log only.
+        let expected = control::ask(control, "expect-detach", PATIENCE).await;
+        expected.map_err(|why| why.into_failure(control))?;
+        let file = file.clone();
+        // The kernel writes what it has first, and cannot be kept from waiting for the server with that.
+        let released = spawn_blocking(move || release(&file)).await;
+        released.or_fail(|| "cannot unmount".to_owned())??;
+    }
+    match control::ask(control, "detach", FOR_EVER).await {
         Ok(_) => Ok(()),
         Err(AskError::Refused(why)) => Err(Failure::new(why)),
         Err(why) => Err(Failure::new("what was written may not all be on the volume")

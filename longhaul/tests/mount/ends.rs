@@ -1,6 +1,7 @@
 //! How a mount ends: by a signal, in use, and by the death of the process that serves it.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -122,12 +123,16 @@ fn umount_says_what_the_volume_lacks_and_its_journal_keeps() {
     }
     let server = stage.serve("--state reservations");
     // Who reads the volume elsewhere does not take older data for what was written here.
-    for reads in ["ls", "copy"] {
-        let to = if reads == "copy" { "out.img" } else { "" };
+    for (reads, to, shown) in [("ls", "", "lost+found"), ("copy", "out.img", "copied")] {
         let (printed, status) = run(&stage.command(&format!("{reads} {} {to}", stage.uri())));
         assert_eq!(status.code(), Some(1), "{reads}: {printed}");
         assert!(printed.contains("lacks what is in the journal"), "{reads}: {printed}");
+        assert!(printed.contains(shown), "{reads}: {printed}");
     }
+    let told = stage.longhaul("mount disk --read-only -o noload");
+    assert!(told.contains("lacks what is in the journal"), "{told}");
+    let told = stage.longhaul("umount disk");
+    assert!(told.contains("to be read only") && !told.contains("all that was written"), "{told}");
     stage.longhaul("mount disk");
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
     let told = stage.longhaul("umount disk");
@@ -179,6 +184,23 @@ fn reader_beside_a_mount_is_told_what_its_journal_has_not_sent() {
     let server = stage.serve("--state reservations");
     stage.wait_until("all is sent", || status().contains("holds     0 changes"));
     stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+/// The kernel writes what it has before it unmounts, and waits for the server with that.
+#[test]
+fn umount_says_what_it_waits_for() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal none", stage.uri()));
+    fs::write(stage.mnt().join("file"), vec![7; 1 << 20]).unwrap();
+    server.signal(Signal::STOP);
+    let mut umount = stage.command("umount disk").stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(umount.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("bytes are not flushed yet"), "{said}");
+    server.signal(Signal::CONT);
+    assert!(umount.wait().unwrap().success());
     assert!(server.stop().success());
 }
 

@@ -50,6 +50,9 @@ pub struct AttachStatus {
     pub pid: u32,
     /// NBD clients that are connected.
     pub clients: usize,
+    /// Nothing can be written to it.
+    #[serde(default)]
+    pub read_only: bool,
     /// The volume, and the connection to it.
     pub volume: ChainStatus,
     /// What the kernel knows of the path to the server.
@@ -164,6 +167,7 @@ pub(super) struct StatusReporter {
     pub(super) socket: String,
     pub(super) file: Option<PathBuf>,
     pub(super) clients: Clients,
+    pub(super) read_only: bool,
     pub(super) volume: Observer,
     pub(super) meter: Arc<Meter>,
 }
@@ -187,6 +191,7 @@ impl StatusReporter {
             socket: self.socket.clone(),
             pid: std::process::id(),
             clients: self.clients.count(),
+            read_only: self.read_only,
             volume: self.volume.status(),
             path: None,
             activity: self.meter.activity().summed_up(),
