@@ -90,10 +90,11 @@ impl Session {
     }
 }
 
+/// We abort nothing: what has ended with TASK ABORTED another one has ended at the unit, and is sent again like what
+/// finds the unit busy.
 fn executed(ended: Result<Ended, SubmitError>) -> Executed {
     match ended {
         Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
-        Ok(Ended { status: Status::TaskAborted, .. }) => Err(NoStatus::Aborted),
         Ok(Ended { status, data, sense }) => Ok(Completion { status, data, sense }),
     }
 }
