@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::PATIENCE;
 use host::link::{Address, Link, Udp};
 use longhaul::front::hyperscsi::{Node, Offering, Server};
 use longhaul::front::iscsi;
@@ -32,6 +33,7 @@ use proto::scsi::{DeviceType, Sense, Status};
 use raw::{Raw, read, site_key, write};
 use testing::Random;
 use tokio::net::UdpSocket;
+use tokio::time::timeout;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Space, Span, Volume, check};
@@ -277,6 +279,36 @@ async fn write_that_another_connection_has_ended_is_carried_out() {
         let data = disk.read(Span::new(0, 4096)).await.unwrap();
         assert!(data.iter().all(|byte| *byte == 7));
     }
+}
+
+/// A unit that never ends a command is not waited for by who leaves, whatever else the server answers.
+#[tokio::test]
+async fn unit_that_hangs_is_given_up() {
+    let keys = Keys::new();
+    let blocked = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
+    let running = serve(Arc::clone(&blocked) as Arc<dyn Volume>, &keys).await;
+    let milliseconds = Duration::from_millis;
+    let options = ScsiOptions {
+        reconnect_for: None,
+        login_within: milliseconds(200),
+        reconnect_every: milliseconds(20),
+        idle: milliseconds(50),
+        stall: milliseconds(600),
+        ..ScsiOptions::default()
+    };
+    let disk = store::connect(&at(running.address), &keys.credentials(), options).await.unwrap();
+    let disk = Arc::new(disk);
+    let write = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.write(0, vec![7; 4096].into(), Durability::Volatile).await }
+    });
+    while blocked.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    disk.leave(milliseconds(100));
+    let written = timeout(PATIENCE, write).await.expect("it is given up").unwrap();
+    assert_eq!(written.unwrap_err().kind, Kind::Gone);
+    timeout(PATIENCE, disk.close()).await.expect("it is closed");
 }
 
 const GOOD: Status = Status::Good;
