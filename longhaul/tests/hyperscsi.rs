@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::PATIENCE;
 use host::link::{Address, Link, Udp};
 use longhaul::front::hyperscsi::{Node, Offering, Server};
 use longhaul::front::iscsi;
@@ -21,7 +22,9 @@ use longhaul::store::scsi::{OpenError, Options as ScsiOptions};
 use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::transports;
 use longhaul::uri::{Host, HyperScsiServer};
-use proto::hyperscsi::{Config, DATA_MAX, Ended, Fill, SITE_KEY_LEN, SiteKey};
+use proto::hyperscsi::{
+    Config, DATA_MAX, Ended, Fill, SITE_KEY_LEN, SiteKey, TaskFunction, TaskResponse,
+};
 use proto::identity::Identity;
 use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
@@ -30,6 +33,7 @@ use proto::scsi::{DeviceType, Sense, Status};
 use raw::{Raw, read, site_key, write};
 use testing::Random;
 use tokio::net::UdpSocket;
+use tokio::time::timeout;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Space, Span, Volume, check};
@@ -245,6 +249,66 @@ async fn server_that_is_gone_is_an_error_when_the_outage_lasts() {
     assert!(running.server.await.unwrap());
     let failed = disk.read(Span::new(0, 4096)).await.unwrap_err();
     assert_eq!(failed.kind, Kind::Gone, "{failed}");
+}
+
+/// What another connection ends is answered so (docs/spec/hyperscsi.md): it is sent again, and the disk goes on.
+#[tokio::test]
+async fn write_that_another_connection_has_ended_is_carried_out() {
+    for function in [TaskFunction::LogicalUnitReset, TaskFunction::ClearTaskSet] {
+        let keys = Keys::new();
+        let blocked = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
+        let running = serve(Arc::clone(&blocked) as Arc<dyn Volume>, &keys).await;
+        let disk = Arc::new(open(running.address, &keys).await.expect("a session"));
+        let write = tokio::spawn({
+            let disk = Arc::clone(&disk);
+            async move { disk.write(0, vec![7; 4096].into(), Durability::Volatile).await }
+        });
+        while blocked.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let mut other = Raw::connect(running.address, &keys.client, 1).await;
+        let managed = other.begin_to_manage(NAME, function);
+        // The server has taken that, and told the session of the disk, when it answers what is sent afterwards.
+        for _ in 0..3 {
+            assert!(other.run(NAME, &[0; 6], vec![], 0).await.is_some());
+        }
+        blocked.let_through(usize::MAX);
+        assert_eq!(other.managed(managed).await, TaskResponse::Complete);
+        write.await.unwrap().expect("it is carried out");
+        disk.flush().await.expect("the disk goes on");
+        let data = disk.read(Span::new(0, 4096)).await.unwrap();
+        assert!(data.iter().all(|byte| *byte == 7));
+    }
+}
+
+/// A unit that never ends a command is not waited for by who leaves, whatever else the server answers.
+#[tokio::test]
+async fn unit_that_hangs_is_given_up() {
+    let keys = Keys::new();
+    let blocked = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
+    let running = serve(Arc::clone(&blocked) as Arc<dyn Volume>, &keys).await;
+    let milliseconds = Duration::from_millis;
+    let options = ScsiOptions {
+        reconnect_for: None,
+        login_within: milliseconds(200),
+        reconnect_every: milliseconds(20),
+        idle: milliseconds(50),
+        stall: milliseconds(600),
+        ..ScsiOptions::default()
+    };
+    let disk = store::connect(&at(running.address), &keys.credentials(), options).await.unwrap();
+    let disk = Arc::new(disk);
+    let write = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.write(0, vec![7; 4096].into(), Durability::Volatile).await }
+    });
+    while blocked.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    disk.leave(milliseconds(100));
+    let written = timeout(PATIENCE, write).await.expect("it is given up").unwrap();
+    assert_eq!(written.unwrap_err().kind, Kind::Gone);
+    timeout(PATIENCE, disk.close()).await.expect("it is closed");
 }
 
 const GOOD: Status = Status::Good;

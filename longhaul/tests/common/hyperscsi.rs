@@ -158,8 +158,18 @@ impl Raw {
 
     /// Runs a task management function to its end.
     pub(crate) async fn manage(&mut self, name: &str, function: TaskFunction) -> TaskResponse {
+        let id = self.begin_to_manage(name, function);
+        self.managed(id).await
+    }
+
+    /// Submits a task management function.
+    pub(crate) fn begin_to_manage(&mut self, name: &str, function: TaskFunction) -> RequestId {
         let (device, now) = (self.device(name), self.now());
-        let id = self.machine.manage_tasks(now, device, function).unwrap();
+        self.machine.manage_tasks(now, device, function).unwrap()
+    }
+
+    /// The answer of one.
+    pub(crate) async fn managed(&mut self, id: RequestId) -> TaskResponse {
         self.until(|raw| raw.managed.contains_key(&id) || raw.ended.is_some()).await;
         self.managed.remove(&id).expect("an answer")
     }

@@ -4,7 +4,7 @@ mod requests;
 mod search;
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use subtle::ConstantTimeEq as _;
@@ -444,6 +444,15 @@ impl Client {
         match &self.state {
             State::Running(running) => running.transport.options().data_max,
             State::Searching | State::Starting(_) | State::Ended => self.config.data_max,
+        }
+    }
+
+    /// The commands that the server has acknowledged whole, and of whose answers nothing has come.
+    #[must_use]
+    pub fn at_server(&self) -> BTreeSet<RequestId> {
+        match &self.state {
+            State::Running(running) => running.requests.at_server(&running.transport).collect(),
+            State::Searching | State::Starting(_) | State::Ended => BTreeSet::new(),
         }
     }
 

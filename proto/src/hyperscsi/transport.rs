@@ -367,6 +367,11 @@ impl Transport {
         self.ready.push_back(slot);
     }
 
+    /// Whether the peer has not acknowledged all of the message in this slot.
+    pub(super) fn sends(&self, slot: u16) -> bool {
+        self.outgoing.contains_key(&slot)
+    }
+
     /// A message of the peer has shown that it has all of the one in this slot.
     pub(super) fn imply(&mut self, now: Time, slot: u16) {
         if let Some(message) = self.remove(slot) {

@@ -19,6 +19,7 @@ pub mod reservation;
 pub mod rights;
 pub mod sanitize;
 pub mod sense;
+pub mod stall;
 pub mod status;
 pub mod supported;
 pub(crate) mod text_id;

@@ -23,6 +23,10 @@ use crate::uri::Location;
 /// told that the drive is busy.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long commands may be at a medium before it stays. Nothing else that the server is told is done until then, such as
+/// to take the rights of a client.
+const FREE_WITHIN: Duration = Duration::from_secs(10);
+
 impl Live {
     /// The answer to a request about the discs.
     pub(super) async fn answer_media(&mut self, request: &str) -> Outcome<String> {
@@ -76,7 +80,9 @@ impl Live {
             return Err(Failure::new(format!("there is no drive {name} any more")));
         };
         let known_as = disc_identity(&open_volume.identity, &chain);
-        let old = match open_volume.disk.exchange(chain.volume(), known_as, force).await {
+        let exchanged =
+            open_volume.disk.exchange_within(FREE_WITHIN, chain.volume(), known_as, force);
+        let old = match exchanged.await {
             Ok(disk) => {
                 open_volume.disk = disk;
                 std::mem::replace(&mut open_volume.chain, chain)
@@ -122,6 +128,7 @@ impl Live {
 fn stays(name: &str, why: ExchangeError) -> Failure {
     let hint = match why {
         ExchangeError::Locked => "it is asked to let it go: unmount it there; or use --force",
+        ExchangeError::Busy(_) => "try again when they have ended",
         ExchangeError::Unstable(_) => {
             "who has written it is told with the next command; --force takes it out all the same"
         }

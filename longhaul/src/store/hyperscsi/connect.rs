@@ -11,9 +11,10 @@ use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::driver::{Driver, Ready};
+use super::driver::{Choice, Driver, Ready};
 use super::error::{Loss, SessionError};
 use super::session::{Session, Shared};
+use super::stalls::Stalls;
 use super::{CONNECT_WITHIN, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
 use crate::sealing::new_cipher;
@@ -34,6 +35,7 @@ pub(super) async fn log_in(
     volume: &Volume,
     credentials: &Credentials,
     (port, within): (u64, Duration),
+    stalls: Stalls,
 ) -> Result<Session, SessionError> {
     let connected = connect(&volume.server, credentials, (port, within)).await?;
     let Connected { shared, ready } = connected;
@@ -51,7 +53,7 @@ pub(super) async fn log_in(
     let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };
     let (session, receiver) = Session::new(&shared, limits);
     // If the connection is lost already the session finds out.
-    let _ = choose.send((device.handle, receiver));
+    let _ = choose.send(Choice { device: device.handle, receiver, stalls });
     Ok(session)
 }
 

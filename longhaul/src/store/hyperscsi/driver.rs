@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -11,18 +12,31 @@ use proto::hyperscsi::{
     Client, ClientEvent, Device, Handle, Reply, RequestId, SLOTS, SubmitError, TaskAttribute,
     TaskFunction, TaskResponse,
 };
+use proto::scsi::DeviceType;
+use proto::scsi::cdb::traits_of;
 use proto::scsi::command::{Command, Transfer};
+use proto::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Server;
 use super::error::Loss;
 use super::session::{Ended, Request, Shared};
+use super::stalls::{Sent, Stalls};
 use crate::net::hyperscsi_link::Wire;
 use crate::store::scsi::ResetAnswer;
 use crate::task::unless_broken;
 
 /// Requests under way and waiting: more would only wait in the machine.
 const UNDER_WAY_MAX: usize = 2 * SLOTS as usize;
+
+/// What a session uses of its connection.
+pub(super) struct Choice {
+    pub(super) device: Handle,
+    /// What is asked for.
+    pub(super) receiver: mpsc::Receiver<Request>,
+    /// How long what is asked for may take.
+    pub(super) stalls: Stalls,
+}
 
 /// A connection that is there.
 pub(super) struct Ready {
@@ -31,12 +45,12 @@ pub(super) struct Ready {
     /// The most data of a command.
     pub(super) data_max: u32,
     /// Whom to tell which of the devices is wanted.
-    pub(super) choose: oneshot::Sender<(Handle, mpsc::Receiver<Request>)>,
+    pub(super) choose: oneshot::Sender<Choice>,
 }
 
 /// Who waits for a request.
 enum Waiting {
-    Command(oneshot::Sender<Result<Ended, SubmitError>>),
+    Command { done: oneshot::Sender<Result<Ended, SubmitError>>, operation: u8, sent: Sent },
     Reset(oneshot::Sender<ResetAnswer>),
 }
 
@@ -47,9 +61,11 @@ pub(super) struct Driver {
     machine: Client,
     shared: Arc<Shared>,
     ready: Option<oneshot::Sender<Ready>>,
-    choice: Option<oneshot::Receiver<(Handle, mpsc::Receiver<Request>)>>,
+    choice: Option<oneshot::Receiver<Choice>>,
     receiver: Option<mpsc::Receiver<Request>>,
     device: Handle,
+    /// Once a device is chosen.
+    stalls: Option<Stalls>,
     waiting: BTreeMap<RequestId, Waiting>,
     /// Who waits until the requests have ended that were under way when it asked.
     settles: Vec<(BTreeSet<RequestId>, oneshot::Sender<()>)>,
@@ -74,6 +90,7 @@ impl Driver {
             choice: None,
             receiver: None,
             device: Handle::CONNECTION,
+            stalls: None,
             waiting: BTreeMap::new(),
             settles: Vec::new(),
             disconnects: Vec::new(),
@@ -128,7 +145,7 @@ impl Driver {
             machine.handle_packet(now, from, packet);
         });
         let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
-        if self.wire.poll_deadline(cx, self.machine.next_deadline()) {
+        if self.wire.poll_deadline(cx, self.next_deadline()) {
             self.machine.handle_timeout(self.wire.now());
             // While the link takes nothing, what is due to be sent stays due.
             any |= !self.wire.is_blocked();
@@ -138,6 +155,7 @@ impl Driver {
             any = true;
         }
         any |= self.poll_choice(cx)? | self.poll_requests(cx);
+        self.look_for_stalls()?;
         let is_over = self.is_closing && self.waiting.is_empty();
         if is_over {
             self.machine.disconnect(self.wire.now());
@@ -146,6 +164,34 @@ impl Driver {
         let sent = self.wire.poll_send(cx, |now| machine.poll_transmit(now));
         any |= sent.map_err(|why| Loss::Link(self.server.clone(), why))?;
         if is_over { Err(Loss::Disconnected) } else { Ok(any) }
+    }
+
+    /// While commands are under way they are looked at now and then.
+    fn next_deadline(&self) -> Option<Time> {
+        let stalls = self.stalls.as_ref().filter(|_| !self.waiting.is_empty());
+        [self.machine.next_deadline(), stalls.map(Stalls::deadline)].into_iter().flatten().min()
+    }
+
+    fn look_for_stalls(&mut self) -> Result<(), Loss> {
+        let now = self.wire.now();
+        let Some(stalls) = self.stalls.as_mut().filter(|stalls| stalls.deadline() <= now) else {
+            return Ok(());
+        };
+        if self.shared.hurried.load(Ordering::Relaxed) {
+            stalls.hurry();
+        }
+        let at_server = self.machine.at_server();
+        let moving = self.waiting.iter_mut().filter_map(|(id, waiting)| match waiting {
+            Waiting::Command { sent, .. } if !at_server.contains(id) => Some(sent),
+            Waiting::Command { .. } | Waiting::Reset(_) => None,
+        });
+        let Some(within) = stalls.look(now, moving) else { return Ok(()) };
+        let operation = at_server.iter().find_map(|id| match self.waiting.get(id) {
+            Some(Waiting::Command { operation, .. }) => Some(*operation),
+            _ => None,
+        });
+        let (operation, count) = (operation.unwrap_or_default(), at_server.len());
+        Err(Loss::Stalled { server: self.server.clone(), operation, count, within })
     }
 
     fn handle(&mut self, event: ClientEvent) -> Result<(), Loss> {
@@ -173,7 +219,9 @@ impl Driver {
 
     fn completed(&mut self, id: RequestId, Reply { status, sense, data_in, .. }: Reply) {
         self.shared.announced.note(status, &sense);
-        if let Some(Waiting::Command(done)) = self.waiting.remove(&id) {
+        if let Some(Waiting::Command { done, sent, .. }) = self.waiting.remove(&id) {
+            let now = self.wire.now();
+            self.stalls.iter_mut().for_each(|stalls| stalls.ended(now, sent));
             // Whoever stopped waiting does not want to know.
             let _ = done.send(Ok(Ended { status, data: data_in, sense }));
         }
@@ -186,9 +234,9 @@ impl Driver {
         let Poll::Ready(chosen) = std::pin::Pin::new(choice).poll(cx) else { return Ok(false) };
         self.choice = None;
         match chosen {
-            Ok((device, receiver)) => {
+            Ok(Choice { device, receiver, stalls }) => {
                 self.device = device;
-                self.receiver = Some(receiver);
+                (self.receiver, self.stalls) = (Some(receiver), Some(stalls));
             }
             Err(_) => self.is_closing = true,
         }
@@ -213,14 +261,7 @@ impl Driver {
     fn take(&mut self, request: Request) {
         let now = self.wire.now();
         match request {
-            Request::Execute(command, data, done) => {
-                match self.machine.submit(now, self.command(command, data)) {
-                    Ok(id) => drop(self.waiting.insert(id, Waiting::Command(done))),
-                    // That the sender is dropped tells of the loss.
-                    Err(SubmitError::NotConnected) => {}
-                    Err(why) => drop(done.send(Err(why))),
-                }
-            }
+            Request::Execute(command, data, done) => self.submit(now, (command, data), done),
             Request::ResetUnit(done) => {
                 let function = TaskFunction::LogicalUnitReset;
                 match self.machine.manage_tasks(now, self.device, function) {
@@ -243,18 +284,24 @@ impl Driver {
         }
     }
 
-    fn command(&self, command: Command, data_out: Bytes) -> proto::hyperscsi::Command {
-        let data_in_len = match command.transfer {
-            Transfer::In(most) => most,
-            Transfer::None | Transfer::Out(_) => 0,
-        };
-        proto::hyperscsi::Command {
-            device: self.device,
-            cdb: Bytes::copy_from_slice(&command.cdb),
-            data_out,
-            data_in_len,
-            attribute: TaskAttribute::Simple,
-            priority: 0,
+    fn submit(
+        &mut self,
+        now: Time,
+        (command, data): (Command, Bytes),
+        done: oneshot::Sender<Result<Ended, SubmitError>>,
+    ) {
+        // A device comes with both.
+        let Some(stalls) = &mut self.stalls else { return };
+        let pace = traits_of(&command.cdb, DeviceType::Disk).pace;
+        let operation = command.cdb[0];
+        match self.machine.submit(now, command_for(self.device, command, data)) {
+            Ok(id) => {
+                let sent = stalls.sent(now, pace);
+                self.waiting.insert(id, Waiting::Command { done, operation, sent });
+            }
+            // That the sender is dropped tells of the loss.
+            Err(SubmitError::NotConnected) => {}
+            Err(why) => drop(done.send(Err(why))),
         }
     }
 
@@ -267,6 +314,21 @@ impl Driver {
         for (_, done) in done {
             let _ = done.send(());
         }
+    }
+}
+
+fn command_for(device: Handle, command: Command, data_out: Bytes) -> proto::hyperscsi::Command {
+    let data_in_len = match command.transfer {
+        Transfer::In(most) => most,
+        Transfer::None | Transfer::Out(_) => 0,
+    };
+    proto::hyperscsi::Command {
+        device,
+        cdb: Bytes::copy_from_slice(&command.cdb),
+        data_out,
+        data_in_len,
+        attribute: TaskAttribute::Simple,
+        priority: 0,
     }
 }
 

@@ -17,6 +17,21 @@ pub enum Loss {
     /// The link broke.
     #[error("the link to {0} broke")]
     Link(Server, #[source] io::Error),
+    /// Commands get no answer.
+    #[error(
+        "{server} lives, but nothing has become of commands that it has for {within:?}: the first of {count} is \
+         {operation:#04x}"
+    )]
+    Stalled {
+        /// Who does not answer.
+        server: Server,
+        /// The operation code of the first.
+        operation: u8,
+        /// How many there are at their unit.
+        count: usize,
+        /// For how long.
+        within: Duration,
+    },
     /// It was given up by us at once, with all that was under way.
     #[error("the session was given up")]
     Abandoned,

@@ -11,6 +11,7 @@ mod driver;
 mod error;
 mod probe;
 mod session;
+mod stalls;
 mod transport;
 
 use std::time::Duration;

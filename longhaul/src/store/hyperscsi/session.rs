@@ -1,5 +1,6 @@
 //! A session, as those hold it who use it: requests go to the task that drives it by a channel.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     pub(super) announced: Announced,
     /// Ends it at once.
     pub(super) abandoned: Notify,
+    /// Somebody waits for the end. That is looked at when commands are that may have stalled.
+    pub(super) hurried: AtomicBool,
 }
 
 impl Session {
@@ -83,17 +86,18 @@ impl Session {
         let why = self.shared.lost.get().map_or_else(|| Arc::new(Loss::Broken), Arc::clone);
         Lost {
             is_logged_out: matches!(*why, Loss::Disconnected),
-            is_stalled: false,
+            is_stalled: matches!(*why, Loss::Stalled { .. }),
             wait: Duration::ZERO,
             why,
         }
     }
 }
 
+/// We abort nothing: what has ended with TASK ABORTED another one has ended at the unit, and is sent again like what
+/// finds the unit busy.
 fn executed(ended: Result<Ended, SubmitError>) -> Executed {
     match ended {
         Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
-        Ok(Ended { status: Status::TaskAborted, .. }) => Err(NoStatus::Aborted),
         Ok(Ended { status, data, sense }) => Ok(Completion { status, data, sense }),
     }
 }
@@ -155,8 +159,9 @@ impl scsi::Session for Session {
         self.shared.abandoned.notify_one();
     }
 
-    /// No command has longer than others: the connection ends when nothing comes any more.
-    fn hurry(&self) {}
+    fn hurry(&self) {
+        self.shared.hurried.store(true, Ordering::Relaxed);
+    }
 
     fn limits(&self) -> TransferLimits {
         self.limits

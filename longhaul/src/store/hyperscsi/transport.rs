@@ -9,8 +9,9 @@ use volume::layer::reconnect::Failure;
 use super::connect::{log_in, random_port};
 use super::error::SessionError;
 use super::session::Session;
+use super::stalls::Stalls;
 use super::{CONNECT_WITHIN, Credentials, Server, Volume};
-use crate::store::scsi::{Address, InitiatorPort, Options, Transport};
+use crate::store::scsi::{Address, InitiatorPort, Options, StallCount, Transport};
 
 /// Sessions with one server.
 #[derive(Debug)]
@@ -21,6 +22,9 @@ pub struct HyperScsiTransport {
     port: u64,
     /// How long a server may take to answer.
     within: Duration,
+    /// How long a command may be at the unit without an answer, where that was not slow.
+    stall: Duration,
+    stalls: StallCount,
     /// Where no reservation ends what a process that was killed has under way.
     noted: Option<InitiatorPort>,
 }
@@ -30,7 +34,8 @@ impl HyperScsiTransport {
         let noted = note_port(&volume, &credentials, options);
         let port = noted.as_ref().map_or_else(random_port, |noted| noted.number);
         let within = options.login_within.min(CONNECT_WITHIN);
-        Self { volume, credentials, port, within, noted }
+        let (stall, stalls) = (options.stall, StallCount::default());
+        Self { volume, credentials, port, within, stall, stalls, noted }
     }
 }
 
@@ -78,7 +83,8 @@ impl Transport for HyperScsiTransport {
         _uncertain: Option<&Session>,
     ) -> Result<Session, SessionError> {
         let volume = Volume { server: server.clone(), name: self.volume.name.clone() };
-        log_in(&volume, &self.credentials, (self.port, self.within)).await
+        let stalls = Stalls::new((self.stall, self.stalls.times()));
+        log_in(&volume, &self.credentials, (self.port, self.within), stalls).await
     }
 
     fn opened(&self, _session: &Session, _is_longhaul: bool) {}
@@ -106,5 +112,7 @@ impl Transport for HyperScsiTransport {
         }
     }
 
-    fn note_stall(&self, _stalled: bool) {}
+    fn note_stall(&self, stalled: bool) {
+        self.stalls.note(stalled);
+    }
 }

@@ -155,6 +155,7 @@ impl From<&ConnectOptions> for Options {
             unflushed_max: options.unflushed_max,
             login_within: options.timeouts.login,
             idle: options.timeouts.idle,
+            stall: options.timeouts.stall,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! iSCSI, as the SCSI side of a volume sees it: sessions with one target, all under one name.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +12,8 @@ use super::login::log_in;
 use super::random::random;
 use super::session::Session;
 use super::{ConnectOptions, IscsiTarget, discover};
-use crate::store::scsi::{Address, InitiatorPort, Transport};
+use crate::store::scsi::{Address, InitiatorPort, StallCount, Transport};
 use crate::uri::Host;
-
-/// How often the time is doubled after which a command stalls, while commands do: a unit may be so slow.
-const STALLS_MAX: u32 = 4;
 
 /// How long a target may take to say where else it listens.
 const OTHERS_WITHIN: Duration = Duration::from_secs(30);
@@ -29,8 +25,7 @@ pub struct IscsiTransport {
     options: ConnectOptions,
     /// Where else the target listens, as it said last.
     others: Arc<Mutex<Vec<Host>>>,
-    /// Sessions given up in a row because commands stalled.
-    stalls: AtomicU32,
+    stalls: StallCount,
     /// Where no reservation ends what a process that was killed has under way.
     port: Option<InitiatorPort>,
 }
@@ -118,9 +113,8 @@ impl Transport for IscsiTransport {
         if uncertain.is_some_and(|session| !is_named(session)) {
             return Err(SessionError::NotReplaced(portal.clone()));
         }
-        let stalls = self.stalls.load(Ordering::Relaxed).min(STALLS_MAX);
         let mut options = self.options.clone();
-        options.timeouts.stall_times *= 1 << stalls;
+        options.timeouts.stall_times *= self.stalls.times();
         let session = log_in(portal, Some(&self.target.name), &options, uncertain).await?;
         if uncertain.is_some() && !is_named(&session) {
             session.close().await;
@@ -170,9 +164,6 @@ impl Transport for IscsiTransport {
     }
 
     fn note_stall(&self, stalled: bool) {
-        match stalled {
-            true => drop(self.stalls.fetch_add(1, Ordering::Relaxed)),
-            false => self.stalls.store(0, Ordering::Relaxed),
-        }
+        self.stalls.note(stalled);
     }
 }

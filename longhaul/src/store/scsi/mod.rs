@@ -27,6 +27,7 @@ mod mark;
 mod options;
 mod reservation;
 mod session;
+mod stall_count;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -48,6 +49,7 @@ pub use session::{
     Address, Answer, Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task,
     TransferLimits, Transport,
 };
+pub(in crate::store) use stall_count::StallCount;
 pub use unit::UnitError;
 pub use watch::Watched;
 pub use writers::{Predecessor, Writers};

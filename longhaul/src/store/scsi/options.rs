@@ -38,6 +38,8 @@ pub struct Options {
     pub unflushed_max: usize,
     /// How long nothing may be heard of a unit before it is asked how it is.
     pub idle: Duration,
+    /// For how long a command may not move, though the connection lives, before the session is given up.
+    pub stall: Duration,
 }
 
 impl Default for Options {
@@ -58,6 +60,7 @@ impl Default for Options {
             // Half of it is more than any link in use holds in flight, so the flushes it brings stop nothing.
             unflushed_max: 64 << 20,
             idle: Duration::from_secs(10),
+            stall: Duration::from_secs(60),
         }
     }
 }

@@ -128,6 +128,7 @@ async fn step_to_a_unit_that_does_not_end_is_given_up() {
         stop: Stop::default(),
         unflushed_max: 0,
         idle: Duration::from_secs(10),
+        stall: Duration::from_secs(60),
     };
     let mut connector = Connector::new(SilentTarget, options);
     connector.opened_within = Duration::from_millis(1);

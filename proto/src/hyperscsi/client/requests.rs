@@ -166,6 +166,14 @@ impl Requests {
         })
     }
 
+    /// The commands that have arrived whole, and of whose answers nothing has.
+    pub(super) fn at_server(&self, transport: &Transport) -> impl Iterator<Item = RequestId> {
+        (0..).zip(&self.commands).filter_map(|(slot, one)| {
+            let busy = one.busy.as_ref().filter(|busy| busy.reply.is_none())?;
+            (!transport.sends(slot)).then_some(busy.id)
+        })
+    }
+
     /// All requests that have no answer.
     pub(super) fn unanswered(&self) -> Vec<RequestId> {
         let slots = self.commands.iter().chain(&self.controls);

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::stall::Progress;
 use super::{Misbehaviour, Timeouts};
 use crate::iscsi::header::{DataOut, NopOut};
 use crate::iscsi::login::initiator::InitiatorLogin;
 use crate::iscsi::pdu::{Decoder, Outbox, Pieces};
+use crate::scsi::stall::Progress;
 use crate::time::Time;
 
 /// The most pings answered while the outbox does not run empty: a target that neither reads nor

@@ -23,7 +23,6 @@ mod fault;
 pub mod invariants;
 mod sequence;
 mod session;
-mod stall;
 mod task;
 
 use core::time::Duration;

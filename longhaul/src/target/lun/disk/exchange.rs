@@ -3,13 +3,16 @@
 //! Each view of the drive is one of one disc. The exchange makes a view of the new one, which takes the place of the others
 //! in every session, and meanwhile these answer BUSY: nobody reads the blocks of one disc for those of another.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::Medium;
 use proto::scsi::unit::optical::events::{MediaEvent, MediaEvents};
 use proto::scsi::{Capacity, Status};
+use tokio::time::timeout;
 use volume::Volume;
 use volume::tape::TapeError;
 
@@ -26,13 +29,16 @@ pub enum ExchangeError {
     /// What was written to a tape cannot be made stable. Its initiator has not been told.
     #[error("what was written to the tape last could not be made stable")]
     Unstable(#[source] TapeError),
+    /// Commands do not end.
+    #[error("commands have been at the medium for {0:?}")]
+    Busy(Duration),
 }
 
 impl Disk {
     /// The same drive with the disc `volume` in it, which is told from others by `known_as`; or with an open tray if it has no
     /// blocks. No command reads the disc
     /// before when this returns. An initiator may forbid it, unless it is done by `force`; then they are told that it is
-    /// wanted.
+    /// wanted. Who stops waiting for it has exchanged nothing.
     pub async fn exchange(
         &self,
         volume: Arc<dyn Volume>,
@@ -41,7 +47,10 @@ impl Disk {
     ) -> Result<Self, ExchangeError> {
         let core = &self.core;
         let _alone = core.state.lock.exclusive().await;
-        let settled = core.settle_before_removal().await;
+        let settling = Arc::clone(core);
+        // A label that is being written is brought to its end whoever waits for it.
+        let settled = tokio::spawn(async move { settling.settle_before_removal().await });
+        let settled = settled.await.unwrap_or_else(|broken| resume_unwind(broken.into_panic()));
         if !force {
             settled.map_err(ExchangeError::Unstable)?;
         }
@@ -67,6 +76,19 @@ impl Disk {
         let event = if is_empty { MediaEvent::MediaRemoval } else { MediaEvent::NewMedia };
         core.media_events().establish(event);
         Ok(self.view_of(volume, core.unit.on(medium).known_as(known_as), (generation, tape)))
+    }
+
+    /// The same, unless commands are at the medium for that long, or what was written to a tape is not stable then: so
+    /// long a command may take as its initiator wants.
+    pub async fn exchange_within(
+        &self,
+        within: Duration,
+        volume: Arc<dyn Volume>,
+        known_as: String,
+        force: bool,
+    ) -> Result<Self, ExchangeError> {
+        let exchanged = timeout(within, self.exchange(volume, known_as, force)).await;
+        exchanged.unwrap_or(Err(ExchangeError::Busy(within)))
     }
 
     /// Whether an initiator forbids the removal of the medium.
@@ -180,6 +202,22 @@ mod tests {
         }
         assert_eq!(late.await.status, Status::Busy, "it was not at the medium yet");
         assert!(!old.is_same_medium(&new) && old.is_same(&new));
+    }
+
+    /// The server has other things to do than to wait for a command that does not end.
+    #[tokio::test]
+    async fn medium_that_is_in_use_is_waited_for_as_long_as_is_said() {
+        let drive = drive();
+        let in_use = drive.core.state.lock.shared().await;
+        for force in [false, true] {
+            let disc = disc(16, 2);
+            let refused = drive.exchange_within(Duration::ZERO, disc, "two".into(), force).await;
+            assert!(matches!(refused.err(), Some(ExchangeError::Busy(_))));
+        }
+        drop(in_use);
+        assert_eq!(run(&drive, &READ).await.data.concat(), vec![1; 2048]);
+        let within = Duration::from_secs(150);
+        assert!(drive.exchange_within(within, disc(16, 2), "two".into(), false).await.is_ok());
     }
 
     #[tokio::test]

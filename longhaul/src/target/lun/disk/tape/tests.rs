@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join3;
@@ -389,6 +390,38 @@ async fn load_that_waited_does_not_load_a_tape_that_is_gone() {
     let empty = exchanged.unwrap();
     assert!(!empty.has_medium());
     assert_eq!(sense_of(&run(&empty, &REWIND)), NO_TAPE);
+}
+
+/// Who waits no longer for the tape to be made stable leaves it in the drive, and what was begun is brought to its end.
+#[tokio::test]
+async fn exchange_that_is_not_waited_for_changes_nothing() {
+    let disk = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
+    let drive = drive_of(Arc::<BlockedWrites<Memory>>::clone(&disk));
+    // Two labels and the block. What makes it stable waits.
+    disk.let_through(3);
+    good(&write(&drive, 1, 300));
+    let other = || Arc::new(Memory::new(SIZE, 512)) as Arc<dyn Volume>;
+    let begun = async {
+        while disk.waiting() == 0 {
+            yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = begun => {}
+        _ = drive.exchange(other(), "b".into(), false) => panic!("it waits"),
+    }
+    let refused = drive.exchange_within(Duration::ZERO, other(), "b".into(), false).await.err();
+    assert!(matches!(refused, Some(ExchangeError::Busy(_))), "{refused:?}");
+    disk.let_through(100);
+    for _ in 0..100 {
+        yield_now().await;
+    }
+    assert_eq!(disk.waiting(), 0, "the label was not written");
+    let parsed = Parsed::of(&block(&REWIND), DeviceType::Tape);
+    good(&drive.execute(ME, Command { parsed, data: vec![], announced: 0 }).await);
+    assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
+    assert!(drive.exchange(other(), "b".into(), false).await.is_ok());
 }
 
 #[test]

@@ -5,12 +5,12 @@
 //! what is in flight may be answered in any order. So commands are told apart by when they were sent, in spans of
 //! time. Those of the oldest span are stalled if neither they nor any others that were sent before a certain answered
 //! one, which is of a later span, have moved for long. That one, which may be a ping, shows that all sent before it has
-//! arrived.
+//! arrived. A transport that acknowledges what arrives needs none.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crate::scsi::cdb::Pace;
+use super::cdb::Pace;
 use crate::time::Time;
 
 /// How many spans there are in the time after which commands are stalled. So much later must be sent what was answered
@@ -30,7 +30,7 @@ const fn factor(pace: Pace) -> u32 {
 
 /// The commands of one connection.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub struct Progress {
     within: Duration,
     /// How many times longer commands may take that are sent before `slow_until`.
     times: u32,
@@ -61,13 +61,14 @@ struct Span {
 impl Progress {
     /// Commands that do not move within that time are stalled. Of a unit that may be slow they have so many `times` as
     /// long, until none has needed it for as long as that is.
-    pub(super) const fn new(within: Duration, times: u32) -> Self {
+    #[must_use]
+    pub const fn new(within: Duration, times: u32) -> Self {
         let (slow_until, now) = (None, Time::ZERO);
         Self { within, times, slow_until, now, spans: VecDeque::new(), first: 0 }
     }
 
     /// The unit is taken to be slow no more: also of what is under way.
-    pub(super) fn hurry(&mut self) {
+    pub fn hurry(&mut self) {
         self.times = 1;
         for span in &mut self.spans {
             span.within = self.within;
@@ -79,17 +80,19 @@ impl Progress {
         self.slow_until = Some(self.now + self.within * self.times);
     }
 
-    fn span_length(&self) -> Duration {
+    /// Commands are told apart by when they were sent as far as that.
+    #[must_use]
+    pub fn span_length(&self) -> Duration {
         self.within / SPANS
     }
 
     /// The time is this, or later.
-    pub(super) fn tick(&mut self, now: Time) {
+    pub fn tick(&mut self, now: Time) {
         self.now = self.now.max(now);
     }
 
     /// A command is sent; gives the number of its span.
-    pub(super) fn sent(&mut self, pace: Pace) -> u64 {
+    pub fn sent(&mut self, pace: Pace) -> u64 {
         let number = self.last();
         if let Some(span) = self.span(number) {
             span.running[pace as usize] += 1;
@@ -98,7 +101,7 @@ impl Progress {
     }
 
     /// A ping is sent, which is never stalled; gives the number of its span.
-    pub(super) fn pinged(&mut self) -> u64 {
+    pub fn pinged(&mut self) -> u64 {
         self.last()
     }
 
@@ -124,7 +127,7 @@ impl Progress {
     }
 
     /// More of a command is sent.
-    pub(super) fn pushed(&mut self, number: u64) {
+    pub fn pushed(&mut self, number: u64) {
         let now = self.now;
         if let Some(span) = self.span(number) {
             span.last_sent = now;
@@ -132,7 +135,7 @@ impl Progress {
     }
 
     /// Data of a command have come, or were asked for.
-    pub(super) fn moved(&mut self, number: u64) {
+    pub fn moved(&mut self, number: u64) {
         let now = self.now;
         if let Some(span) = self.span(number) {
             span.moved = Some(now);
@@ -140,7 +143,7 @@ impl Progress {
     }
 
     /// A command has ended.
-    pub(super) fn ended(&mut self, number: u64, pace: Pace) {
+    pub fn ended(&mut self, number: u64, pace: Pace) {
         self.moved(number);
         self.answered(number);
         if self.took(number) > self.within * factor(pace) {
@@ -158,7 +161,7 @@ impl Progress {
     }
 
     /// A ping was answered.
-    pub(super) fn answered(&mut self, number: u64) {
+    pub fn answered(&mut self, number: u64) {
         if let Some(span) = self.span(number) {
             span.answered = true;
         }
@@ -175,13 +178,15 @@ impl Progress {
     }
 
     /// When commands are stalled, if nothing moves until then.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
         let deadlines = [Pace::Quick, Pace::Slow].into_iter();
         deadlines.filter_map(|pace| self.stalled_at(pace)).map(|(at, _)| at).min()
     }
 
     /// Which commands are stalled now, and for how long.
-    pub(super) fn stalled(&self, now: Time) -> Option<(Pace, Duration)> {
+    #[must_use]
+    pub fn stalled(&self, now: Time) -> Option<(Pace, Duration)> {
         [Pace::Quick, Pace::Slow].into_iter().find_map(|pace| {
             let (_, within) = self.stalled_at(pace).filter(|(at, _)| *at <= now)?;
             Some((pace, within))
