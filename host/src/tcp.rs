@@ -22,6 +22,8 @@ pub struct Info {
     pub starved: bool,
     /// How long the other end's window held back what there was to send.
     pub window_limited: Duration,
+    /// For how long the other end has acknowledged nothing, although something was sent.
+    pub unheard: Duration,
     /// Bytes that were sent and have arrived.
     pub acked: u64,
     /// Data segments sent.
@@ -84,6 +86,10 @@ impl Info {
             delivery_rate: u64_at(160),
             starved: bytes[7] & 1 != 0,
             window_limited: Duration::from_micros(u64_at(176)),
+            unheard: match u32_at(24) {
+                0 => Duration::ZERO,
+                _ => Duration::from_millis(u32_at(56).into()),
+            },
             acked: u64_at(120),
             segments: u32_at(156).into(),
             lost: u32_at(100).into(),
@@ -151,6 +157,15 @@ mod tests {
         let far = super::info(&far).unwrap();
         assert_eq!((far.received.bytes, far.received.behind_gaps), (100_000, 0), "{far:?}");
         assert!(far.received.segments >= 1 && far.segments == 0, "{far:?}");
+    }
+
+    #[test]
+    fn silence_counts_while_something_was_sent() {
+        let mut bytes = [0; INFO_MAX];
+        bytes[56..60].copy_from_slice(&9000_u32.to_ne_bytes());
+        assert_eq!(Info::parse(&bytes).unheard, Duration::ZERO);
+        bytes[24..28].copy_from_slice(&1_u32.to_ne_bytes());
+        assert_eq!(Info::parse(&bytes).unheard, Duration::from_secs(9));
     }
 
     #[test]

@@ -76,6 +76,9 @@ pub struct PathStatus {
     pub segments: u64,
     /// Those that had to be sent again.
     pub sent_again: u64,
+    /// For how many seconds the server's machine has acknowledged nothing, although something was sent.
+    #[serde(default)]
+    pub unheard: u64,
 }
 
 impl From<tcp_tuning::Info> for PathStatus {
@@ -87,18 +90,23 @@ impl From<tcp_tuning::Info> for PathStatus {
             delivery_rate: info.delivery_rate,
             segments: info.segments,
             sent_again: info.lost,
+            unheard: info.unheard.as_secs(),
         }
     }
 }
 
 impl PathStatus {
     fn text(&self) -> String {
-        let Self { segments, sent_again, .. } = self;
+        let Self { segments, sent_again, unheard, .. } = self;
+        let unheard = match unheard {
+            0 | 1 => String::new(),
+            seconds => format!("; NOTHING has come back for {seconds} s"),
+        };
         let millis = |micros: u64| micros as f64 / 1e3;
         let (now, least) = (millis(self.round_trip_us), millis(self.round_trip_least_us));
         let rate = rate(self.delivery_rate, Duration::from_secs(1));
         format!(
-            "link: round trip {now:.1} ms, at least {least:.1} ms; {rate} at best of late; {sent_again} of {segments} segments sent again"
+            "link: round trip {now:.1} ms, at least {least:.1} ms; {rate} at best of late; {sent_again} of {segments} segments sent again{unheard}"
         )
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn combined_info<'s>(sockets: impl Iterator<Item = &'s TcpStream>) ->
         delivery_rate: all.delivery_rate + one.delivery_rate,
         starved: all.starved || one.starved,
         window_limited: all.window_limited.max(one.window_limited),
+        unheard: all.unheard.max(one.unheard),
         acked: all.acked + one.acked,
         segments: all.segments + one.segments,
         lost: all.lost + one.lost,

@@ -146,9 +146,9 @@ impl Core {
         abort: &Abort,
     ) -> Result<TapeOutcome, Fault> {
         let place = loaded.readers().get(&nexus).copied();
-        let head = tape.exchange_place(place.unwrap_or(Place::BEGINNING));
-        let outcome = self.do_with_tape(tape, op, Vec::new(), abort).await;
-        loaded.readers().insert(nexus, tape.exchange_place(head));
+        let at = AtPlace::new(tape, place.unwrap_or(Place::BEGINNING));
+        let outcome = self.do_with_tape(&mut *at.tape, op, Vec::new(), abort).await;
+        loaded.readers().insert(nexus, at.tape.place());
         outcome
     }
 
@@ -417,6 +417,26 @@ fn blocks(transfer: Transfer, came: Vec<Bytes>) -> Box<dyn Iterator<Item = Vec<B
                 starts.map(move |at| vec![piece.slice(at..at + length)])
             }))
         }
+    }
+}
+
+/// A tape at the place of one that only reads. However that ends, the writer's head is put back: what it wrote next at another
+/// place would be the end of the tape.
+struct AtPlace<'t> {
+    tape: &'t mut Tape,
+    head: Place,
+}
+
+impl<'t> AtPlace<'t> {
+    const fn new(tape: &'t mut Tape, place: Place) -> Self {
+        let head = tape.exchange_place(place);
+        Self { tape, head }
+    }
+}
+
+impl Drop for AtPlace<'_> {
+    fn drop(&mut self) {
+        self.tape.exchange_place(self.head);
     }
 }
 
