@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::record::{Record, Regions, Stamp};
+use super::record::{Record, Recording, Regions, Stamp};
 use crate::Span;
 
 /// How long a region stays dirty that nobody writes to: to clean it and to make it dirty again takes a record each.
@@ -36,7 +36,8 @@ pub(super) struct Known {
     pub(super) abandoned: usize,
     /// Why it is out, or cannot be given what it lacks.
     pub(super) why: Option<String>,
-    /// How often it was put out: whoever copies to it has to begin anew.
+    /// How often it was put out: whoever copies to it, or has sent it a record, has to begin anew. One is let go of and opened
+    /// again only while it is out, by the same task that copies: that counts no more.
     outs: u64,
     /// Its own record says since it was opened that it is out, or is to say so. One of an earlier opening knows less of
     /// those that have all.
@@ -105,24 +106,6 @@ pub(super) enum NotReturned {
     Older,
     /// It was written to without the others.
     Split,
-}
-
-/// Records that are to be written, of one version.
-pub(super) struct Recording {
-    records: Vec<Record>,
-    /// Members that have all.
-    pub(super) first: Vec<usize>,
-    /// Members whose own record changes what the others know of them: only once those know it. One that knew more than they
-    /// do would be taken for one that was written to without them.
-    pub(super) then: Vec<usize>,
-    pub(super) version: u64,
-}
-
-impl Recording {
-    /// That of a member.
-    pub(super) fn of(&self, member: usize) -> Option<&Record> {
-        self.records.iter().find(|record| record.member == member)
-    }
 }
 
 /// All members and regions.
@@ -244,14 +227,16 @@ impl Core {
         };
         let records = live.iter().copied().map(record).collect();
         let (first, then) = live.into_iter().partition(|at| self.members[*at].is_in);
-        Recording { records, first, then, version: self.version }
+        let outs = self.members.iter().map(|member| member.outs).collect();
+        Recording { records, first, then, version: self.version, outs }
     }
 
     /// Records are durable on these members. Says whether they count: one that has all is among them.
     pub(super) fn confirm(&mut self, recording: &Recording, done: &[usize]) -> bool {
         for record in &recording.records {
             let at = record.member;
-            if !done.contains(&at) {
+            // One that was put out since may have been opened again: what it holds is what was read of it then.
+            if !done.contains(&at) || self.members[at].outs != recording.outs[at] {
                 continue;
             }
             self.confirmed[at] = record.stamp;
@@ -529,7 +514,6 @@ impl Core {
         let member = &mut self.members[at];
         member.is_open = false;
         member.accepts = false;
-        member.outs += 1;
     }
 
     /// The place of a member that is opened again, by its own record. What can be read of it must be what it is known to have
@@ -579,7 +563,7 @@ impl Core {
         own.dirty.iter().for_each(|region| self.make_dirty(region));
         // What nobody waits for any more was asked before it was opened again.
         let Known { retry, outs, abandoned, .. } = self.members[at];
-        let (why, outs) = (Some("it is there again".to_owned()), outs + 1);
+        let why = Some("it is there again".to_owned());
         let fresh = Known::new(true, false, self.dirty.clone());
         self.members[at] = Known { slot, retry, outs, abandoned, why, ..fresh };
     }

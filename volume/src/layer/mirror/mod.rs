@@ -24,8 +24,8 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, oneshot};
 
-use self::core::{Core, Recording};
-use self::record::Record;
+use self::core::Core;
+use self::record::{Record, Recording};
 use super::member::Member;
 use super::range_lock::RangeLock;
 use super::reconnect::Runtime;
@@ -644,6 +644,16 @@ impl ExtentMap for Mirror {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
         Box::pin(async move {
             let data = || Ok(vec![Extent { span, hole: false, zero: false }]);
+            // That something is zero is as good as having read it.
+            if !self.0.only_reads() {
+                if self.0.core().may_differ(span) {
+                    let first = self.0.core().first();
+                    self.0.record(first).await?;
+                }
+                if !self.0.core().lagging(span).is_empty() {
+                    return data();
+                }
+            }
             let source = self.0.core().source();
             let Some(member) = source.and_then(|at| self.0.member(at)) else { return data() };
             let Some(map) = member.volume.extents() else { return data() };

@@ -259,6 +259,26 @@ impl Record {
     }
 }
 
+/// Records that are to be written, of one version.
+pub(super) struct Recording {
+    pub(super) records: Vec<Record>,
+    /// Members that have all.
+    pub(super) first: Vec<usize>,
+    /// Members whose own record changes what the others know of them: only once those know it. One that knew more than they
+    /// do would be taken for one that was written to without them.
+    pub(super) then: Vec<usize>,
+    pub(super) version: u64,
+    /// How often each member had been put out.
+    pub(super) outs: Vec<u64>,
+}
+
+impl Recording {
+    /// That of a member.
+    pub(super) fn of(&self, member: usize) -> Option<&Record> {
+        self.records.iter().find(|record| record.member == member)
+    }
+}
+
 /// A stamp for each member.
 fn stamps(record: &[u8], at: usize, members: usize) -> Option<Vec<Stamp>> {
     let stamp = |member| {

@@ -1,4 +1,5 @@
 mod faults;
+mod returned;
 mod simulation;
 
 use std::sync::Arc;

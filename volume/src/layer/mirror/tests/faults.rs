@@ -7,11 +7,11 @@ use super::*;
 use crate::store::hooked::{Hooked, go_on};
 
 /// Says what becomes of a request.
-type Hook = Box<dyn Fn(Verb, Span) -> Work<'static, ()> + Send + Sync>;
-type Rule = Arc<Mutex<Option<Hook>>>;
+pub(super) type Hook = Box<dyn Fn(Verb, Span) -> Work<'static, ()> + Send + Sync>;
+pub(super) type Rule = Arc<Mutex<Option<Hook>>>;
 
 /// A disk that does as it is told by a rule, which may change.
-fn ruled(disk: &Arc<Faulty>) -> (Arc<dyn Volume>, Rule) {
+pub(super) fn ruled(disk: &Arc<Faulty>) -> (Arc<dyn Volume>, Rule) {
     let rule = Rule::default();
     let asks = Arc::clone(&rule);
     let hook = move |verb, span| match &*asks.lock().unwrap() {
@@ -21,11 +21,14 @@ fn ruled(disk: &Arc<Faulty>) -> (Arc<dyn Volume>, Rule) {
     (Arc::new(Hooked::new(Arc::clone(disk), hook)), rule)
 }
 
-fn tell(rule: &Rule, hook: impl Fn(Verb, Span) -> Work<'static, ()> + Send + Sync + 'static) {
+pub(super) fn tell(
+    rule: &Rule,
+    hook: impl Fn(Verb, Span) -> Work<'static, ()> + Send + Sync + 'static,
+) {
     *rule.lock().unwrap() = Some(Box::new(hook));
 }
 
-fn fails(verb: Verb, span: Span, kind: Kind) -> Work<'static, ()> {
+pub(super) fn fails(verb: Verb, span: Span, kind: Kind) -> Work<'static, ()> {
     Box::pin(ready(Err(Error::new(kind, verb, span))))
 }
 
@@ -34,13 +37,13 @@ fn hangs() -> Work<'static, ()> {
 }
 
 /// A mirror that was made and closed: its members are the same for good.
-async fn closed(disks: &[Arc<Faulty>; 2]) {
+pub(super) async fn closed(disks: &[Arc<Faulty>; 2]) {
     let mirror = made(disks).await;
     mirror.close().await;
     assert_eq!(mirror.status().dirty.0, 0);
 }
 
-async fn open_volumes(volumes: &[&Arc<dyn Volume>], time: &Arc<VirtualTime>) -> Mirror {
+pub(super) async fn open_volumes(volumes: &[&Arc<dyn Volume>], time: &Arc<VirtualTime>) -> Mirror {
     let openings =
         volumes.iter().enumerate().map(|(at, volume)| Ok(member(at, Arc::clone(volume)))).collect();
     let options = MirrorOptions { wait: WAIT, alone: false, inspect_only: false };
@@ -56,7 +59,7 @@ async fn bytes_of(mirror: &Mirror) -> Vec<u8> {
     bytes
 }
 
-async fn fill(mirror: &Mirror, byte: u8) {
+pub(super) async fn fill(mirror: &Mirror, byte: u8) {
     for at in 0..mirror.shape().size / MIB {
         mirror.write(at * MIB, block(byte), Durability::Durable).await.unwrap();
     }
@@ -421,7 +424,10 @@ async fn mirror_that_is_closed_with_a_request_under_way_is_not_called_clean() {
 }
 
 /// Opens what it is given for one member, in turn.
-struct Returns(Mutex<Vec<std::result::Result<Arc<dyn Volume>, &'static str>>>, usize);
+pub(super) struct Returns(
+    pub(super) Mutex<Vec<std::result::Result<Arc<dyn Volume>, &'static str>>>,
+    usize,
+);
 
 impl Reopen for Returns {
     fn can(&self, at: usize) -> bool {
@@ -439,7 +445,10 @@ impl Reopen for Returns {
 }
 
 /// A mirror whose second member is not there, and what opens that again.
-async fn without_second(first: &Arc<Faulty>, time: &Arc<VirtualTime>) -> (Mirror, Arc<Returns>) {
+pub(super) async fn without_second(
+    first: &Arc<Faulty>,
+    time: &Arc<VirtualTime>,
+) -> (Mirror, Arc<Returns>) {
     let returns = Arc::new(Returns(Mutex::default(), 1));
     let openings = vec![
         Ok(member(0, Arc::clone(first) as Arc<dyn Volume>)),
