@@ -261,6 +261,7 @@ impl VolumeArgs {
             journal,
             writers,
             state: None,
+            elements: None,
             standby: false,
             known_shape: None,
             same_as: None,
