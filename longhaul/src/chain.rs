@@ -23,6 +23,7 @@ use std::time::Duration;
 use proto::identity::PublicKey;
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::IscsiName;
+use proto::scsi::elements::Layout;
 use volume::layer::pipeline::Settings;
 use volume::{CryptoErase, Shape, Volume};
 
@@ -39,6 +40,7 @@ use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Token, Worker};
 use crate::store::iscsi::{Connections, Predecessor, ReplayedLog, Writers};
+use crate::store::library::Library;
 use crate::store::{hyperscsi, iscsi};
 use crate::trace::Trace;
 use crate::uri::{Host, HyperScsiServer, Uri};
@@ -53,7 +55,9 @@ pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use opening::open;
 pub use status::{ChainStatus, Observer};
 use store::Store;
+pub(crate) use store::changer;
 pub use store::compound::mirror;
+pub(crate) use store::tape::check as check_tape;
 
 /// The block size of what has none of its own.
 pub(crate) const BLOCK_SIZE: u32 = 512;
@@ -108,6 +112,8 @@ pub struct OpenOptions {
     pub journal: Option<JournalOptions>,
     /// Where its requests are recorded, layer by layer.
     pub trace: Option<Arc<Trace>>,
+    /// The elements of a media changer.
+    pub elements: Option<Layout>,
     /// Another gateway has it: only what it is like is looked at.
     pub standby: bool,
     /// What it is like then, if that is known: then its file is not looked at.
@@ -333,6 +339,12 @@ impl Chain {
     #[must_use]
     pub fn key(&self) -> Option<Arc<dyn CryptoErase>> {
         self.abilities.erase.clone()
+    }
+
+    /// The cartridges, if it is a media changer.
+    #[must_use]
+    pub fn library(&self) -> Option<Arc<Library>> {
+        self.abilities.library.clone()
     }
 
     /// Whether nothing of it outlives the process.

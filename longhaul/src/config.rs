@@ -2,6 +2,7 @@
 
 mod access;
 mod change;
+mod changer;
 mod cluster;
 mod disk;
 mod duration;
@@ -39,6 +40,8 @@ use crate::store::iscsi::Connections;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
 pub use access::{Access, Group};
 use change::GivenOptions;
+pub use changer::ChangerRole;
+pub(crate) use changer::{units_with_drives, with_drives};
 pub use cluster::ClusterOptions;
 use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
@@ -191,6 +194,8 @@ pub struct Served {
     pub upstream: Upstream,
     /// It is refused unless it is encrypted.
     pub encrypted: bool,
+    /// What it is of a media changer, if it is part of one.
+    pub changer: Option<ChangerRole>,
     /// What opens it, if it is encrypted: its plain text is what is served then.
     pub unlock: Option<Unlocking>,
     /// The options that all of this comes from.
@@ -437,6 +442,10 @@ pub fn distinct(volumes: &[Served]) -> Result<(), String> {
     let mut rest = volumes;
     while let Some((volume, others)) = rest.split_last() {
         let unit = volume.unit();
+        if volume.lun >= disk::Lun::END {
+            let (name, lun) = (&volume.name, volume.lun);
+            return Err(format!("{name}: units have numbers up to 16383, not {lun}"));
+        }
         if let Some(other) = others.iter().find(|other| other.unit() == unit) {
             return Err(taken(&unit, &other.name));
         }
@@ -465,6 +474,7 @@ fn place_of(uri: &Uri) -> String {
             Some(path) => format!("tape:{}", absolute(path).shown()),
             None => "tape:".to_owned(),
         },
+        Location::Changer(directory) => format!("changer:{}", absolute(directory).shown()),
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }
@@ -519,6 +529,7 @@ impl Served {
             sanitize_rate: said.sanitize_rate,
             upstream,
             encrypted: said.encrypted.unwrap_or_default(),
+            changer: None,
             unlock: None,
             given,
         }

@@ -98,6 +98,7 @@ pub fn name_of(uri: &Uri) -> String {
         Location::Process(_) => "memory".to_owned(),
         Location::Several(compound) => compound.kind.name().to_owned(),
         Location::Drive(disc) => disc.map_or_else(|| "cdrom".to_owned(), stem),
+        Location::Changer(directory) => stem(directory),
         Location::Tape(tape) => tape.map_or_else(|| "tape".to_owned(), stem),
         Location::File(path) | Location::Device(path) => stem(path),
         Location::Unit(unit) => {

@@ -23,7 +23,7 @@ pub const ISCSI_PORT: u16 = 3260;
 pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
+const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], changer:DIR, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
     hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY], rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
 
 /// Names a volume.
@@ -41,6 +41,8 @@ pub enum Uri {
     Cdrom(Option<PathBuf>),
     /// `tape:PATH`: a tape drive, with that tape or with none.
     Tape(Option<PathBuf>),
+    /// `changer:DIR`: a media changer, whose cartridges are the files of that directory.
+    Changer(PathBuf),
     /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
     /// `concat:(URI,...)` and others that are made of volumes.
@@ -160,6 +162,8 @@ pub enum Location<'a> {
     Drive(Option<&'a Path>),
     /// In the tape drive that it is: a tape.
     Tape(Option<&'a Path>),
+    /// In none: it is a media changer of the cartridges in that directory.
+    Changer(&'a Path),
     /// In a unit of a target.
     Unit(&'a IscsiUri),
     /// In several volumes.
@@ -183,6 +187,12 @@ impl Uri {
         Self::Tape(Some(path))
     }
 
+    /// The URI of a tape drive with nothing in it.
+    #[must_use]
+    pub const fn tape_drive() -> Self {
+        Self::Tape(None)
+    }
+
     /// The same where the paths of files begin at the directory `base`.
     #[must_use]
     pub fn resolved_in(self, base: &Path) -> Self {
@@ -190,6 +200,7 @@ impl Uri {
             Self::File(path) => Self::File(base.join(path)),
             Self::Cdrom(disc) => Self::Cdrom(disc.map(|path| base.join(path))),
             Self::Tape(tape) => Self::Tape(tape.map(|path| base.join(path))),
+            Self::Changer(directory) => Self::Changer(base.join(directory)),
             Self::Compound(compound) => Self::Compound(Box::new(compound.resolved_in(base))),
             Self::Rbd(image) => Self::Rbd(rbd::resolved_in(image, base)),
             other => other,
@@ -207,6 +218,7 @@ impl Uri {
             Self::Device(path) => Location::Device(path),
             Self::Cdrom(disc) => Location::Drive(disc.as_deref()),
             Self::Tape(tape) => Location::Tape(tape.as_deref()),
+            Self::Changer(directory) => Location::Changer(directory),
             Self::Iscsi(unit) => Location::Unit(unit),
             Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
                 (Kind::Limit(_), [limited]) => limited.location(),
@@ -273,6 +285,7 @@ impl Uri {
                 Some("has a size of its own")
             }
             Location::Drive(_) => Some("is as large as the disc in it"),
+            Location::Changer(_) => Some("has cartridges of any size"),
             Location::Several(_) => Some("takes its size from its members"),
         }
     }
@@ -287,6 +300,7 @@ impl Uri {
             | Location::Device(_)
             | Location::Drive(_)
             | Location::Tape(_)
+            | Location::Changer(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_) => false,
@@ -303,6 +317,12 @@ impl Uri {
     #[must_use]
     pub fn is_tape(&self) -> bool {
         matches!(self.location(), Location::Tape(_))
+    }
+
+    /// Whether it is a media changer.
+    #[must_use]
+    pub fn is_changer(&self) -> bool {
+        matches!(self.location(), Location::Changer(_))
     }
 
     /// Whether it is a drive, of whatever media: what is in it may be exchanged.
@@ -371,6 +391,7 @@ impl Uri {
             "device" => Ok(Self::Device(path()?)),
             "cdrom" => Ok(Self::Cdrom(path().ok())),
             "tape" => Ok(Self::Tape(path().ok())),
+            "changer" => Ok(Self::Changer(path()?)),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
@@ -525,6 +546,7 @@ impl fmt::Display for Uri {
             Self::Cdrom(Some(path)) => write!(f, "cdrom:{}", path.shown()),
             Self::Tape(None) => f.write_str("tape:"),
             Self::Tape(Some(path)) => write!(f, "tape:{}", path.shown()),
+            Self::Changer(path) => write!(f, "changer:{}", path.shown()),
             Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
                 write!(f, "iscsi://{host}/{target}/{lun}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
@@ -554,6 +576,7 @@ mod tests {
             "cdrom:/srv/debian.iso",
             "tape:",
             "tape:/srv/tapes/A.tape",
+            "changer:/srv/tapes",
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
             "hyperscsi://server:5674/backup",
@@ -589,6 +612,7 @@ mod tests {
             ("memory:0", "positive multiple of 512"),
             ("memory:1000", "positive multiple of 512"),
             ("file:", "has no path"),
+            ("changer:", "has no path"),
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),
             ("iscsi://host//0", "not of the form"),

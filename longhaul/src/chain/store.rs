@@ -1,8 +1,9 @@
 //! The stores at the bottom of chains.
 
+pub(crate) mod changer;
 pub(super) mod compound;
 mod disc;
-mod tape;
+pub(crate) mod tape;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +96,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::Device(path) => open_device(uri, path, options).await?,
         Uri::Cdrom(disc) => disc::open(uri, disc.as_deref(), options).await?,
         Uri::Tape(tape) => tape::open(uri, tape.as_deref(), options).await?,
+        Uri::Changer(directory) => changer::open(uri, directory, options).await?,
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
         Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,

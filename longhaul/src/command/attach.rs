@@ -262,6 +262,7 @@ impl VolumeArgs {
             journal,
             writers,
             state: None,
+            elements: None,
             standby: false,
             known_shape: None,
             same_as: None,

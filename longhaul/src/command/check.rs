@@ -8,7 +8,7 @@ use proto::scsi::unit::optical::BLOCK_SIZE as BLOCK_SIZE_OF_DISC;
 
 use super::options::blocking;
 use super::serve;
-use crate::chain::BLOCK_SIZE;
+use crate::chain::{self, BLOCK_SIZE};
 use crate::cluster::{Finding, survey};
 use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
@@ -189,6 +189,10 @@ fn look_for_disc(volume: &Served, path: &Path) -> Outcome {
 fn look_for_one(volume: &Served) -> Outcome {
     if let Location::Drive(disc) = volume.uri.location() {
         return disc.map_or(Ok(()), |path| look_for_disc(volume, path));
+    }
+    if let (Location::Changer(directory), Some(layout)) = (volume.uri.location(), volume.elements())
+    {
+        return chain::changer::look(&volume.uri, directory, layout);
     }
     let tape = match volume.uri.location() {
         Location::Tape(tape) => tape,

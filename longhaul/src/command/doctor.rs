@@ -156,7 +156,8 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         | Location::File(_)
         | Location::Device(_)
         | Location::Drive(_)
-        | Location::Tape(_) => Err(what().because("it is on this machine").hint("leave it out")),
+        | Location::Tape(_)
+        | Location::Changer(_) => Err(what().because("it is on this machine").hint("leave it out")),
     }
 }
 

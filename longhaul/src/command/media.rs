@@ -1,8 +1,11 @@
-//! `longhaul media`: the discs and tapes in the drives of a running server.
+//! `longhaul media`: the discs and tapes in the drives of a running server, and the cartridges of its media changers.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Subcommand;
+use proto::scsi::elements::{Barcode, Element};
 use serde::{Deserialize, Serialize};
 
 use super::invite::PATIENCE;
@@ -12,12 +15,13 @@ use crate::failure::{OrFail as _, Outcome};
 use crate::printable::{OneLine, Shown as _};
 use crate::size::Size;
 
-/// List the discs and tapes in the drives of a running server, put one in, and take it out
+/// List the discs and tapes in the drives of a running server, put one in, and take it out; and the cartridges of its media
+/// changers
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: Subcommands,
 }
 
 const EXAMPLES: &str = "\
@@ -26,13 +30,17 @@ Examples:
   longhaul media eject movies
   longhaul media load backup /srv/tapes/B.tape
   longhaul media list
+  longhaul media move library A00001 drive:0
+  longhaul media move library drive:0 slot:1
+  longhaul media import library A00009 --size 8G
+  longhaul media export library mail:1
 
 A drive is a volume cdrom:ISO or tape:PATH of `serve`, or cdrom: or tape: with nothing in it. A restart of the server puts in what its configuration
-names.";
+names. A media changer is a volume changer:DIR; after a restart its cartridges are where they were.";
 
 #[derive(Debug, Subcommand)]
-enum Action {
-    /// Show each drive and what is in it
+enum Subcommands {
+    /// Show each drive and what is in it, and each element of a media changer
     List {
         /// Print one JSON object
         #[arg(long)]
@@ -60,6 +68,44 @@ enum Action {
         #[command(flatten)]
         server: ServerSocket,
     },
+    /// Move a cartridge of a media changer to another element
+    Move {
+        /// The media changer
+        changer: String,
+        /// The barcode of the cartridge, or the element that it is in: slot:1, drive:0 or mail:1
+        from: Target,
+        /// The element that it goes to
+        to: Element,
+        #[command(flatten)]
+        force: Force,
+        #[command(flatten)]
+        server: ServerSocket,
+    },
+    /// Put a cartridge into a media changer by an import element
+    Import {
+        /// The media changer
+        changer: String,
+        /// Its barcode: a file of this name is in the directory of the media changer
+        barcode: Barcode,
+        /// Make an empty tape of this size if it has no file
+        #[arg(long, value_name = "SIZE")]
+        size: Option<Size>,
+        #[command(flatten)]
+        force: Force,
+        #[command(flatten)]
+        server: ServerSocket,
+    },
+    /// Take a cartridge out of a media changer by an export element; its file stays in the directory
+    Export {
+        /// The media changer
+        changer: String,
+        /// The element: mail:1; or the barcode of the cartridge in it
+        from: Target,
+        #[command(flatten)]
+        force: Force,
+        #[command(flatten)]
+        server: ServerSocket,
+    },
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -76,6 +122,98 @@ pub(super) enum Request {
     List,
     Load { drive: String, disc: PathBuf, force: bool },
     Eject { drive: String, force: bool },
+    Changer { changer: String, action: Action, force: bool },
+}
+
+/// What a media changer is to do.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Action {
+    Move {
+        #[serde(with = "as_text")]
+        from: Target,
+        #[serde(with = "as_text")]
+        to: Element,
+    },
+    Import {
+        #[serde(with = "as_text")]
+        barcode: Barcode,
+        size: Option<u64>,
+    },
+    Export {
+        #[serde(with = "as_text")]
+        from: Target,
+    },
+}
+
+/// Which cartridge is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The one that is there.
+    Element(Element),
+    /// The one with this barcode.
+    Cartridge(Barcode),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.contains(':') {
+            true => text.parse().map(Self::Element).map_err(|why| format!("{why}")),
+            false => text.parse().map(Self::Cartridge).map_err(|why| format!("{why}")),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Element(element) => element.fmt(f),
+            Self::Cartridge(barcode) => barcode.fmt(f),
+        }
+    }
+}
+
+/// What is written as people write it.
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(it: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(it)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What there is.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Listed {
+    pub(super) drives: Vec<Drive>,
+    pub(super) changers: Vec<Changer>,
+}
+
+/// A media changer.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Changer {
+    pub(super) name: String,
+    pub(super) elements: Vec<Content>,
+}
+
+/// An element of it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Content {
+    pub(super) element: String,
+    /// The barcode of what is in it.
+    pub(super) cartridge: Option<String>,
 }
 
 /// A drive.
@@ -94,17 +232,36 @@ pub(super) struct Drive {
 /// Asks the server; returns when it is done.
 pub async fn run(args: Args) -> Outcome {
     match args.action {
-        Action::List { json, server } => list(json, &server).await,
-        Action::Load { drive, iso, force: Force { force }, server } => {
+        Subcommands::List { json, server } => list(json, &server).await,
+        Subcommands::Load { drive, iso, force: Force { force }, server } => {
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
             say_done(&ask(&server, &Request::Load { drive, disc, force }).await?)
         }
-        Action::Eject { drive, force: Force { force }, server } => {
+        Subcommands::Eject { drive, force: Force { force }, server } => {
             say_done(&ask(&server, &Request::Eject { drive, force }).await?)
         }
+        Subcommands::Move { changer, from, to, force, server } => {
+            operate(&server, changer, Action::Move { from, to }, force).await
+        }
+        Subcommands::Import { changer, barcode, size, force, server } => {
+            let size = size.map(|Size(size)| size);
+            operate(&server, changer, Action::Import { barcode, size }, force).await
+        }
+        Subcommands::Export { changer, from, force, server } => {
+            operate(&server, changer, Action::Export { from }, force).await
+        }
     }
+}
+
+async fn operate(
+    server: &ServerSocket,
+    changer: String,
+    action: Action,
+    Force { force }: Force,
+) -> Outcome {
+    say_done(&ask(server, &Request::Changer { changer, action, force }).await?)
 }
 
 async fn ask(server: &ServerSocket, request: &Request) -> Outcome<String> {
@@ -115,12 +272,24 @@ async fn ask(server: &ServerSocket, request: &Request) -> Outcome<String> {
 
 async fn list(json: bool, server: &ServerSocket) -> Outcome {
     let answer = ask(server, &Request::List).await?;
-    let drives: Vec<Drive> = serde_json::from_str(&answer)
+    let listed: Listed = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
     if json {
-        return say_json(&serde_json::json!({ "drives": drives }));
+        return say_json(&listed);
     }
-    drives.iter().try_for_each(|drive| say(&drive.line()))
+    let drives = listed.drives.iter().map(Drive::line);
+    let elements = listed.changers.iter().flat_map(Changer::lines);
+    drives.chain(elements).try_for_each(|line| say(&line))
+}
+
+impl Changer {
+    fn lines(&self) -> impl Iterator<Item = String> {
+        let name = OneLine(&self.name);
+        self.elements.iter().map(move |Content { element, cartridge }| {
+            let cartridge = cartridge.as_deref().unwrap_or("empty");
+            format!("{name} {element}: {}", OneLine(cartridge))
+        })
+    }
 }
 
 impl Drive {

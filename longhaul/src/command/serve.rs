@@ -1,5 +1,7 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
+mod access;
+mod changer;
 mod clients;
 mod closing;
 mod conflicts;
@@ -10,6 +12,7 @@ mod limits;
 mod live;
 mod media;
 mod metrics;
+mod movements;
 mod portals;
 mod requests;
 
@@ -60,10 +63,12 @@ use crate::systemd;
 use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
 use crate::transports;
 use crate::uri::{IscsiUri, Location, Uri};
+use access::{client, clients_of, policy};
 pub(super) use conflicts::find as conflicts;
 pub(super) use hyperscsi::refuse_unusable as refuse_unusable_links;
 use invitations::OpenInvitations;
 use live::Live;
+use movements::Movements;
 use portals::PassedSockets;
 pub(super) use portals::{refuse_unauthenticated, resolve};
 use requests::Events;
@@ -165,18 +170,19 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
         }
     };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
-    let disks = disks(&config.volumes, &chains, &remembered, cluster.as_ref());
+    let (movements, moved) = movements::channel();
+    let disks = disks(&config.volumes, &chains, &remembered, (cluster.as_ref(), &movements));
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
     let (node, beside) = nodes((&config, &disks), policy, secure, links);
     metrics::begin(metrics, (&node, beside.as_ref().ok()), cluster.as_ref());
     let server = Server::on(listeners, Arc::clone(&node)).map(|it| it.with_others(&others));
     let opened = (chains, disks, remembered);
-    let config = (config, clients);
-    let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
+    let (config, asked) = ((config, clients), (invitations, movements));
+    let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), asked);
     // From here on nothing ends but by closing the volumes, which are noted as served.
     live.takes_part(cluster);
-    let told = (control, newcomers, live.role_changes());
+    let told = (control, newcomers, live.role_changes(), moved);
     let events = match beside {
         Ok(servers) => {
             live.serves_beside(servers.node());
@@ -310,39 +316,12 @@ impl Args {
             let what = "nothing to serve: give a --volume NAME=URI, or a --config FILE";
             return Err(Failure::usage(what).hint("`longhaul serve --help` has examples"));
         }
-        config::distinct(&self.volumes).map_err(Failure::usage)?;
+        let volumes = config::with_drives(self.volumes);
+        config::distinct(&volumes).map_err(Failure::usage)?;
         let mut config = Config::from(self.server.0);
         config.clients.splice(..0, self.chap.chap().map(Client::by_chap));
-        Ok(Config { chap_weak: self.chap.is_weak(), volumes: self.volumes, ..config })
+        Ok(Config { chap_weak: self.chap.is_weak(), volumes, ..config })
     }
-}
-
-/// The clients, in their order. Reads their secrets.
-async fn clients_of(config: &Config) -> Outcome<Vec<policy::Client>> {
-    let clients = config.clients.clone();
-    blocking(move || clients.iter().map(client).collect()).await
-}
-
-/// Who may use what. `clients` are those of the configuration.
-fn policy(config: &Config, clients: Vec<policy::Client>, targets: Vec<IscsiName>) -> Policy {
-    let policy = match config.is_open() {
-        true => Policy::open(targets),
-        false => Policy::closed(targets, clients, credentials::algorithms(config.chap_weak)),
-    };
-    let demand = |volume: &Served| Some((volume.target.clone(), volume.protection.0?));
-    let demands = config.volumes.iter().filter_map(demand);
-    demands.fold(policy, |policy, (target, least)| policy.demanding(target, least))
-}
-
-fn client(client: &Client) -> Outcome<policy::Client> {
-    Ok(policy::Client {
-        initiator: client.initiator.clone(),
-        account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
-        key: client.key,
-        units: client.units.clone(),
-        read_only: client.read_only.clone(),
-        protection: client.protection.0,
-    })
 }
 
 /// The volumes that a server begins with. Those of a cluster are opened when this gateway takes over.
@@ -363,7 +342,8 @@ async fn open(
     let served = unless_stopped(stop, served_before(state)).await?;
     let mut chains = Vec::new();
     for volume in volumes {
-        match open_one(volume, (state, &served), exchanged, stop).await {
+        let with_medium = movements::as_left(volume, volumes, &chains);
+        match open_one(&with_medium, (state, &served), exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
                 discard(chains, volumes, state).await;
@@ -487,7 +467,7 @@ async fn open_with(volume: &Served, options: OpenOptions, stop: &Stop) -> Outcom
 
 /// Looks at what is served, and tells what there is to be told of it.
 async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
-    if !chain.is_decrypted() && !volume.uri.has_medium() {
+    if !chain.is_decrypted() && !volume.uri.has_medium() && !volume.uri.is_changer() {
         let late = || Err(Failure::new(format!("its start is not read within {SEEN_WITHIN:?}")));
         let seen = timeout(SEEN_WITHIN, inspect_header(volume, chain)).await;
         seen.unwrap_or_else(|_| late())?;
@@ -555,6 +535,7 @@ pub(super) async fn open_options(
     let state = state.map(PathBuf::from);
     blocking(move || {
         let existing_only = served.must_exist(&volume, exchanged)?;
+        let elements = volume.elements();
         let Upstream { initiator, chap, chap_weak, identity, connections, shared } =
             volume.upstream;
         let login = Login {
@@ -575,6 +556,7 @@ pub(super) async fn open_options(
             existing_only,
             may_be_empty: true,
             by_records: true,
+            elements,
             read_only: volume.read_only || volume.uri.is_drive(),
             direct: volume.direct,
             block_size: volume.appearance.block_size.map(|size| size.0),
@@ -598,7 +580,7 @@ fn disks(
     volumes: &[Served],
     chains: &[Chain],
     remembered: &[Remembered],
-    cluster: Option<&Cluster>,
+    (cluster, movements): (Option<&Cluster>, &Movements),
 ) -> Vec<Disk> {
     let volumes = volumes.iter().zip(chains).zip(remembered);
     let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
@@ -608,7 +590,8 @@ fn disks(
         let serial = Some(by.serial.clone());
         let options = options(served, kept.clone());
         let shared = cluster.map(|cluster| cluster.shared(served.target.as_str(), served.lun));
-        let options = Options { vanishes, key, serial, volume, shared, ..options };
+        let changer = movements.changer(&served.name, chain);
+        let options = Options { vanishes, key, serial, volume, shared, changer, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()
@@ -632,6 +615,7 @@ fn options(served: &Served, kept: Option<StoredReservations>) -> Options {
         device: match served.uri.location() {
             Location::Drive(_) => DeviceType::Optical,
             Location::Tape(_) => DeviceType::Tape,
+            Location::Changer(_) => DeviceType::Changer,
             _ => DeviceType::Disk,
         },
         vendor: appearance.vendor.map(|vendor| vendor.0),

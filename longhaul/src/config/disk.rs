@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use proto::iscsi::name::IscsiName;
+use proto::scsi::elements::Layout;
 use proto::scsi::inquiry::SERIAL_MAX;
 
 use super::target_of;
@@ -89,15 +90,62 @@ impl FromStr for TargetName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lun(pub(super) u16);
 
+impl Lun {
+    /// SAM-5, 4.7.7.3: what flat space addressing can say is less.
+    pub(super) const END: u16 = 1 << 14;
+}
+
 impl TryFrom<u32> for Lun {
     type Error = String;
 
     fn try_from(number: u32) -> Result<Self, String> {
-        // SAM-5, 4.7.7.3: what flat space addressing can say.
-        match u16::try_from(number).ok().filter(|lun| *lun < 1 << 14) {
+        match u16::try_from(number).ok().filter(|lun| *lun < Self::END) {
             Some(lun) => Ok(Self(lun)),
             None => Err(format!("units have numbers from 0 to 16383, not {number}")),
         }
+    }
+}
+
+/// How many drives there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Drives(pub(super) u16);
+
+/// How many slots there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slots(pub(super) u16);
+
+/// How many import and export elements there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mail(pub(super) u16);
+
+impl TryFrom<u32> for Drives {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        counted(number, 1, Layout::DRIVES_MAX, "drives").map(Self)
+    }
+}
+
+impl TryFrom<u32> for Slots {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        counted(number, 1, Layout::SLOTS_MAX, "slots").map(Self)
+    }
+}
+
+impl TryFrom<u32> for Mail {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        counted(number, 0, Layout::MAIL_MAX, "import and export elements").map(Self)
+    }
+}
+
+fn counted(number: u32, least: u16, most: u16, what: &str) -> Result<u16, String> {
+    match u16::try_from(number) {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("a media changer has from {least} to {most} {what}, not {number}")),
     }
 }
 

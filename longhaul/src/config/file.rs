@@ -1,5 +1,6 @@
 //! The configuration file, as it is written.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use toml::de::DeTable;
 
 use super::access::contradiction;
 use super::change::GivenOptions;
+use super::changer::{changer_role, with_drives};
 use super::cluster::{CLUSTER, cluster, cluster_conflicts};
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
@@ -25,7 +27,7 @@ use crate::secret::Source;
 use crate::uri::Uri;
 
 /// The volumes that are right, and the names of all.
-type Known<'t> = BTreeMap<&'t str, Option<UnitName>>;
+type Known<'t> = BTreeMap<Cow<'t, str>, Option<UnitName>>;
 
 /// Reads as much of the text as is right, and notes everything that is not.
 pub(super) fn parse(text: &str, path: &Path) -> (Config, Vec<Wrong>) {
@@ -64,10 +66,10 @@ pub(super) fn parse_clients(
     drop(root.tables("volumes"));
     root.finish();
     let mut known: Known<'_> =
-        volumes.iter().map(|volume| (&*volume.name, Some(volume.unit()))).collect();
+        volumes.iter().map(|volume| ((&*volume.name).into(), Some(volume.unit()))).collect();
     for (_, table) in &tables {
         for name in table.texts_of("volumes").chain(table.texts_of("read_only")) {
-            known.entry(name).or_insert(None);
+            known.entry(name.into()).or_insert(None);
         }
     }
     let clients = tables.into_iter().filter_map(|(name, table)| client(name, table, &known, base));
@@ -110,9 +112,12 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     let mut known = Known::new();
     for (name, table) in root.tables("volumes") {
         config.remember("volumes", name, table.line());
-        let volume = volume(name, table, &known, base);
-        known.insert(name, volume.as_ref().map(Served::unit));
-        config.volumes.extend(volume);
+        let volumes = volume(name, table, &known, base);
+        known.insert(name.into(), None);
+        for volume in &volumes {
+            known.insert(volume.name.clone().into(), Some(volume.unit()));
+        }
+        config.volumes.extend(volumes);
     }
     if known.is_empty() {
         root.note("there is no volume to serve: write a table [volumes.NAME]");
@@ -138,8 +143,8 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     config
 }
 
-/// `None` if too little of it is right to go on with.
-fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Served> {
+/// A volume, with its drives if it is a media changer; none if too little of it is right to go on with.
+fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Vec<Served> {
     let given = GivenOptions {
         volume: table.read(VOLUMES, base),
         upstream: table.read(UPSTREAM, base),
@@ -162,20 +167,40 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if let Some(why) = said.uri.as_ref().and_then(|uri| idle_direct(uri, direct)) {
         table.note_at("direct", why);
     }
+    let role = said.uri.as_ref().map(|uri| changer_role(uri, said)).transpose();
+    let changer = role.unwrap_or_else(|why| {
+        table.note(why);
+        None
+    });
     let upstream = upstream(name, &table, &given);
     let unlock = unlock(&table, &given.unlock);
     if upstream != Upstream::default() && !said.uri.as_ref().is_none_or(Uri::is_remote) {
         table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
     }
-    let unit = target.zip(lun).map(|(target, Lun(lun))| UnitName { target, lun });
-    if let Some(unit) = &unit
-        && let Some((other, _)) = known.iter().find(|(_, other)| other.as_ref() == Some(unit))
-    {
-        table.note(taken(unit, other));
-    }
+    let uri = said.uri.clone();
+    let volume = target.zip(lun).zip(uri).map(|((target, _), uri)| Served {
+        unlock,
+        changer: changer.flatten(),
+        ..Served::new(name, target, uri, upstream, given)
+    });
+    let volumes = with_drives(volume.into_iter().collect());
+    volumes.iter().for_each(|volume| refuse_taken(volume, &table, known));
     table.finish();
-    let (target, uri) = (unit?.target, said.uri.clone()?);
-    Some(Served { unlock, ..Served::new(name, target, uri, upstream, given) })
+    volumes
+}
+
+/// A unit is one volume, and so is a name.
+fn refuse_taken(volume: &Served, table: &Table<'_>, known: &Known<'_>) {
+    let unit = volume.unit();
+    if let Some((other, _)) = known.iter().find(|(_, other)| other.as_ref() == Some(&unit)) {
+        table.note(taken(&unit, other));
+    }
+    if known.contains_key(&*volume.name) {
+        table.note(format!("there are two volumes {}", volume.name));
+    }
+    if volume.lun >= Lun::END {
+        table.note(format!("{}: units have numbers up to 16383, not {}", volume.name, volume.lun));
+    }
 }
 
 fn upstream(name: &str, table: &Table<'_>, given: &GivenOptions) -> Upstream {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::change::GivenOptions;
+use super::changer::changer_role;
 use super::options::{VOLUMES, VolumeOptions};
 use super::{Served, Upstream, target_of};
 use crate::option_table::{RawValue, Row, fill};
@@ -79,8 +80,9 @@ impl FromStr for Served {
         let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
         let upstream = Upstream { shared, ..Upstream::default() };
+        let changer = changer_role(&uri, &options)?;
         let given = GivenOptions { volume: options, ..GivenOptions::default() };
-        Ok(Self::new(name, target, uri, upstream, given))
+        Ok(Self { changer, ..Self::new(name, target, uri, upstream, given) })
     }
 }
 

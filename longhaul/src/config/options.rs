@@ -11,7 +11,9 @@ use toml::Spanned;
 
 use super::Listen;
 use super::cluster::CLUSTER;
-use super::disk::{Appearance, BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
+use super::disk::{
+    Appearance, BlockSize, Drives, Label, Lun, Mail, PhysicalBlockSize, Rate, Slots, TargetName,
+};
 use super::limits::LIMITS;
 use super::listen::{LISTEN, listens};
 use crate::credentials::{CHAP, WEAK};
@@ -169,6 +171,27 @@ options! {
             default: Standard::Value("0"),
             place: Place::Both,
             help: "Number of the unit in its target, 0 to 16383",
+            manual: "",
+        }
+        drives: Option<Drives> = number => {
+            kind: COUNT,
+            default: Standard::Words("1"),
+            place: Place::Both,
+            help: "Tape drives of a media changer, 1 to 32: the units behind its own",
+            manual: "See [media changers](volumes.md#media-changers)",
+        }
+        slots: Option<Slots> = number => {
+            kind: COUNT,
+            default: Standard::Words("8"),
+            place: Place::Both,
+            help: "Slots of a media changer, 1 to 4096",
+            manual: "",
+        }
+        mail: Option<Mail> = number => {
+            kind: COUNT,
+            default: Standard::Words("1"),
+            place: Place::Both,
+            help: "Import and export elements of a media changer, 0 to 64",
             manual: "",
         }
         block_size: Option<BlockSize> = number => {

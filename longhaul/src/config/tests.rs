@@ -287,8 +287,10 @@ fn the_example_is_right_as_it_stands_and_with_everything_in_it() {
     let with_cluster = format!("{before}[cluster]{}\n\n{behind}", set(cluster));
     assert!(parse(&with_cluster).cluster.is_some());
     let config = parse(&set(&format!("{before}\n{behind}")));
-    assert_eq!((config.volumes.len(), config.clients.len()), (2, 1));
+    assert_eq!((config.volumes.len(), config.clients.len()), (4, 1));
     assert!(config.volumes[1].upstream.chap.is_some() && config.volumes[1].unlock.is_some());
+    // A media changer, and its drive.
+    assert!(config.volumes[2].elements().is_some() && config.volumes[3].drive_of().is_some());
 }
 
 #[test]

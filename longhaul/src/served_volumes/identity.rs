@@ -58,7 +58,7 @@ impl ServedVolumes {
                 Some(source) => {
                     return Candidate { found, source, notes: &self.notes }.identify();
                 }
-                None if volume.uri.has_medium() => named(),
+                None if volume.uri.has_medium() || volume.uri.is_changer() => named(),
                 None if self.directory.is_some() || volume.uri.vanishes() => random()?,
                 None => named(),
             };

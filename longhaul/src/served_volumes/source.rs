@@ -39,6 +39,7 @@ impl Kind {
             Location::Process(_)
             | Location::Drive(_)
             | Location::Tape(_)
+            | Location::Changer(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_)
@@ -90,7 +91,10 @@ impl Source {
     pub(super) fn of(Found { volume, upstream, id, .. }: &Found) -> Outcome<Option<Self>> {
         let (place, kind) = match volume.uri.location() {
             // A drive is known by its name: discs and tapes come and go.
-            Location::Process(_) | Location::Drive(_) | Location::Tape(_) => return Ok(None),
+            Location::Process(_)
+            | Location::Drive(_)
+            | Location::Tape(_)
+            | Location::Changer(_) => return Ok(None),
             Location::File(path) => (absolute(path)?, Kind::File(*id)),
             Location::Device(path) => (absolute(path)?, Kind::Device(device_name::of(path))),
             Location::Unit(_) | Location::Served(_) | Location::Image(_) => {

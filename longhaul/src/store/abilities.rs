@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use volume::{CryptoErase, Span, Volume};
 
 pub use self::scsi_disk::Described;
+use super::library::Library;
 use super::open_error::OpenError;
 use super::scsi::{Identity, MarkCheck, Predecessor, Seen, State, Unguarded, Watched};
 use crate::attachments::UnitAddress;
@@ -124,6 +125,8 @@ pub struct Abilities {
     pub token: Option<Arc<dyn Token>>,
     /// Its key can be destroyed.
     pub erase: Option<Arc<dyn CryptoErase>>,
+    /// It is a media changer, with these cartridges.
+    pub library: Option<Arc<Library>>,
     /// It is made of several, and a network lies between here and some of them.
     pub is_partly_remote: bool,
 }

@@ -8,6 +8,7 @@ pub mod hyperscsi;
 pub mod in_use;
 pub mod iscsi;
 pub mod journal_file;
+pub mod library;
 mod local;
 pub mod null;
 mod open_error;

@@ -4,11 +4,13 @@
 //! evaluates, for the parser (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them), and what else is
 //! known of each command ([`Traits`]).
 
+mod changer;
 mod optical;
 mod table;
 mod tape;
 mod traits;
 
+pub use changer::{ChangerCdb, StatusQuery};
 pub use optical::{OpticalCdb, TrackAddress};
 pub use table::{Entry, Requires, commands};
 pub use tape::{Destination, PositionForm, SpaceCode, TapeCdb};
@@ -276,6 +278,8 @@ pub enum Cdb {
     Optical(OpticalCdb),
     /// A command of SSC.
     Tape(TapeCdb),
+    /// A command of SMC.
+    Changer(ChangerCdb),
 }
 
 /// The length of a command block, where one command comes in several.

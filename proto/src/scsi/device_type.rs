@@ -10,6 +10,8 @@ pub enum DeviceType {
     Optical,
     /// A tape drive (SSC).
     Tape,
+    /// A media changer (SMC).
+    Changer,
 }
 
 impl DeviceType {
@@ -20,6 +22,7 @@ impl DeviceType {
             Self::Disk => 0x00,
             Self::Optical => 0x05,
             Self::Tape => 0x01,
+            Self::Changer => 0x08,
         }
     }
 
@@ -30,16 +33,18 @@ impl DeviceType {
             Self::Disk => "VIRTUAL-DISK",
             Self::Optical => "VIRTUAL-CDROM",
             Self::Tape => "VIRTUAL-TAPE",
+            Self::Changer => "VIRTUAL-CHANGER",
         }
     }
 
-    /// The version descriptor of its command set, without a version claimed (SPC-4, table 172): SBC-3, MMC-6 or SSC-4.
+    /// The version descriptor of its command set, without a version claimed (SPC-4, table 172): SBC-3, MMC-6, SSC-4 or SMC-3.
     #[must_use]
     pub const fn command_set(self) -> u16 {
         match self {
             Self::Disk => 0x04C0,
             Self::Optical => 0x04E0,
             Self::Tape => 0x0520,
+            Self::Changer => 0x0480,
         }
     }
 }
@@ -54,19 +59,24 @@ pub struct DeviceTypes {
     pub optical: bool,
     /// Tape drives.
     pub tape: bool,
+    /// Media changers.
+    pub changer: bool,
 }
 
 impl DeviceTypes {
     /// SPC.
-    pub const ALL: Self = Self { disk: true, optical: true, tape: true };
+    pub const ALL: Self = Self { disk: true, optical: true, tape: true, changer: true };
     /// What SBC and MMC have in common.
-    pub const BLOCKS: Self = Self { disk: true, optical: true, tape: false };
+    pub const BLOCKS: Self = Self { optical: true, ..Self::DISK };
     /// SBC.
-    pub const DISK: Self = Self { disk: true, optical: false, tape: false };
+    pub const DISK: Self = Self { disk: true, ..Self::NONE };
     /// MMC.
-    pub const OPTICAL: Self = Self { disk: false, optical: true, tape: false };
+    pub const OPTICAL: Self = Self { optical: true, ..Self::NONE };
     /// SSC.
-    pub const TAPE: Self = Self { disk: false, optical: false, tape: true };
+    pub const TAPE: Self = Self { tape: true, ..Self::NONE };
+    /// SMC.
+    pub const CHANGER: Self = Self { changer: true, ..Self::NONE };
+    const NONE: Self = Self { disk: false, optical: false, tape: false, changer: false };
 
     /// Whether devices of this type have it.
     #[must_use]
@@ -75,6 +85,7 @@ impl DeviceTypes {
             DeviceType::Disk => self.disk,
             DeviceType::Optical => self.optical,
             DeviceType::Tape => self.tape,
+            DeviceType::Changer => self.changer,
         }
     }
 }

@@ -243,6 +243,14 @@ impl Identity {
         format!("{},t,0x{port:04x}", self.target)
     }
 
+    /// Its first designator, with code set, type and length: by what a media changer names a drive (SMC-3, 6.11.5).
+    #[must_use]
+    pub fn designator(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        designator(&mut bytes, Designator::Vendor, &self.vendor_designator());
+        bytes
+    }
+
     /// Whether a designator, with its code set and its association and type, is this unit's; one that fits
     /// twenty bytes, as EXTENDED COPY wants it.
     #[must_use]

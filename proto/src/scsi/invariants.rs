@@ -3,6 +3,7 @@
 use super::cdb::{Block, Parsed};
 use super::command::{self, Mode};
 use super::copy::{self, List};
+use super::elements::Layout;
 use super::inquiry::{BlockLimits, Identity, Provisioning, Standard};
 use super::mode::Switches;
 use super::provisioning;
@@ -48,10 +49,16 @@ fn tape() -> Unit {
     disk.on(Medium { device: DeviceType::Tape, ..*disk.medium() })
 }
 
+fn changer() -> Unit {
+    let disk = device();
+    let elements = Layout { drives: 2, slots: 4, mail: 1 };
+    disk.on(Medium { device: DeviceType::Changer, ..*disk.medium() }).with_elements(elements)
+}
+
 /// A command block of any bytes, met by a unit whose switches stand at `bits`, asks for bounded data and
 /// touches only blocks that exist; where it is refused, the sense data can be read back.
 pub fn any_block(block: &Block, bits: u8) {
-    [device(), drive(), tape()].iter().for_each(|unit| any_block_of(unit, block, bits));
+    [device(), drive(), tape(), changer()].iter().for_each(|unit| any_block_of(unit, block, bits));
 }
 
 fn any_block_of(unit: &Unit, block: &Block, bits: u8) {

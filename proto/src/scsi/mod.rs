@@ -1,4 +1,5 @@
-//! SCSI: command blocks, sense, and the device servers of disks, optical drives and tape drives, to SPC-4, SBC-3, MMC-6 and SSC-4.
+//! SCSI: command blocks, sense, and the device servers of disks, optical drives, tape drives and media changers, to SPC-4, SBC-3, MMC-6,
+//! SSC-4 and SMC-3.
 
 pub mod attention;
 pub mod capacity;
@@ -7,6 +8,7 @@ pub mod command;
 pub mod copy;
 mod copy_limits;
 pub mod device_type;
+pub mod elements;
 pub mod inquiry;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;

@@ -1,9 +1,11 @@
 //! Mode pages (SPC-4, 7.5; SBC-3, 6.5; MMC-6, 7; SSC-4, 8.3): what MODE SENSE shows of a unit and MODE SELECT may
 //! change.
 
+mod changer;
 pub mod tape;
 
 use super::cdb::{Form, PageControl};
+use super::elements::Layout;
 use super::readiness::Readiness;
 use super::sense::Additional;
 use super::{Capacity, DeviceType, Sense};
@@ -68,6 +70,8 @@ pub struct Pages {
     pub read_only: bool,
     /// For the block descriptors.
     pub capacity: Capacity,
+    /// The elements of a media changer.
+    pub elements: Layout,
 }
 
 /// MODE SENSE, as far as it concerns the pages.
@@ -108,6 +112,13 @@ const PAGES_OF_TAPE: [u8; 6] = [
     INFORMATIONAL_EXCEPTIONS,
     MEDIUM_CONFIGURATION,
 ];
+const PAGES_OF_CHANGER: [u8; 5] = [
+    CONTROL,
+    INFORMATIONAL_EXCEPTIONS,
+    changer::ADDRESSES,
+    changer::GEOMETRY,
+    changer::CAPABILITIES,
+];
 const ALL_PAGES: u8 = 0x3F;
 const ALL_SUBPAGES: u8 = 0xFF;
 
@@ -126,17 +137,17 @@ impl Pages {
     /// MODE SENSE data, before they are cut to the allocation length.
     pub fn sense(&self, query: Query, current: Switches) -> Result<Vec<u8>, Sense> {
         let pages = self.wanted(query, current)?;
-        // MMC-6, 7.2.2: an optical drive has no block descriptor, and its parameter is reserved.
-        let is_drive = self.device == DeviceType::Optical;
+        // MMC-6, 7.2.2 and SMC-3, 7.3.1: these have no block descriptor, and the parameter is reserved.
+        let is_bare = matches!(self.device, DeviceType::Optical | DeviceType::Changer);
         let descriptor = match self.device {
-            _ if query.bare || is_drive => Vec::new(),
+            _ if query.bare || is_bare => Vec::new(),
             DeviceType::Tape => tape::descriptor(current).to_vec(),
             _ => self.descriptor(query),
         };
         let protected = self.read_only || current.write_protect;
         let specific = match self.device {
             DeviceType::Disk => DPO_FUA | if protected { WRITE_PROTECTED } else { 0 },
-            DeviceType::Optical => 0,
+            DeviceType::Optical | DeviceType::Changer => 0,
             DeviceType::Tape => tape::specific(protected, current),
         };
         let rest = descriptor.len() + pages.len();
@@ -186,6 +197,7 @@ impl Pages {
             DeviceType::Disk => &PAGES,
             DeviceType::Optical => &PAGES_OF_DRIVE,
             DeviceType::Tape => &PAGES_OF_TAPE,
+            DeviceType::Changer => &PAGES_OF_CHANGER,
         }
     }
 
@@ -201,7 +213,8 @@ impl Pages {
 
     /// The body of a page, after its code and length.
     fn body(&self, code: u8, switches: Switches) -> Vec<u8> {
-        let mut page = body(code, switches);
+        let own = (self.device == DeviceType::Changer).then(|| changer::body(code, self.elements));
+        let mut page = own.flatten().unwrap_or_else(|| body(code, switches));
         if (code, self.device) == (CONTROL, DeviceType::Tape) {
             // QUEUE ALGORITHM MODIFIER: each command begins where the one before has ended.
             page[1] &= !UNRESTRICTED_REORDERING;
@@ -411,6 +424,7 @@ mod tests {
                 reads_zeroes: true,
                 protected: false,
             },
+            elements: Layout::default(),
         }
     }
 

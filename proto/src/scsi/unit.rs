@@ -1,12 +1,15 @@
-//! The device server of a disk, an optical drive or a tape drive: a command block and the state of the unit go in, a [`Step`] comes out.
+//! The device server of a disk, an optical drive, a tape drive or a media changer: a command block and the state of the unit go in, a [`Step`] comes out.
 //! What needs no medium is answered here; what is wrong ends here; what is left says exactly which blocks
 //! to touch and how.
 
+pub mod changer;
+mod changer_op;
 pub mod optical;
 mod power;
 mod step;
 pub mod tape;
 mod tape_op;
+mod vital;
 
 pub use step::{MediumOp, Step, UnitOp};
 
@@ -14,6 +17,7 @@ use optical::Disc;
 use step::DONE;
 
 use super::cdb::{Access, Cdb, Compare, Entry, Form, Parsed, RequiredRight, Requires, TapeCdb};
+use super::elements::Layout;
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::ports::{AccessState, Ports};
@@ -52,7 +56,7 @@ impl Medium {
         match self.device {
             DeviceType::Optical if self.capacity.blocks == 0 => Readiness::TrayClosed,
             DeviceType::Tape if self.capacity.blocks == 0 => Readiness::NoMedium,
-            DeviceType::Disk | DeviceType::Optical | DeviceType::Tape => Readiness::Ready,
+            _ => Readiness::Ready,
         }
     }
 
@@ -60,8 +64,8 @@ impl Medium {
     #[must_use]
     pub const fn readiness_ejected(&self) -> Readiness {
         match self.device {
-            DeviceType::Disk | DeviceType::Tape => Readiness::NoMedium,
             DeviceType::Optical => Readiness::TrayOpen,
+            _ => Readiness::NoMedium,
         }
     }
 }
@@ -124,6 +128,7 @@ impl Unit {
             defaults,
             read_only: medium.read_only,
             capacity: medium.capacity,
+            elements: Layout::default(),
         };
         let ports = Ports::default();
         Self { identity, medium, limits, provisioning, pages, ports, for_reader: false }
@@ -133,7 +138,15 @@ impl Unit {
     #[must_use]
     pub fn on(&self, medium: Medium) -> Self {
         let (ports, for_reader) = (self.ports.clone(), self.for_reader);
-        Self { ports, for_reader, ..Self::new(self.identity.clone(), medium) }
+        let unit = Self { ports, for_reader, ..Self::new(self.identity.clone(), medium) };
+        unit.with_elements(self.pages.elements)
+    }
+
+    /// The same device server with these elements, if it is one of a media changer.
+    #[must_use]
+    pub const fn with_elements(mut self, elements: Layout) -> Self {
+        self.pages.elements = elements;
+        self
     }
 
     /// The same device server on a medium that is told from all others by `volume`.
@@ -292,6 +305,7 @@ impl Unit {
             Cdb::SanitizeExit => Ok(UnitOp::SanitizeExit.into()),
             Cdb::Optical(cdb) => optical::plan(cdb, self.drive(switches.readiness)),
             Cdb::Tape(cdb) => self.plan_tape(cdb, switches),
+            Cdb::Changer(cdb) => changer::plan(cdb, self.pages.elements),
             Cdb::Read(_)
             | Cdb::Write(_)
             | Cdb::WriteVerify(..)
@@ -317,7 +331,7 @@ impl Unit {
         match self.medium.device {
             _ if !self.medium.removable => DONE,
             DeviceType::Disk => UnitOp::Prevent(prevent || persistent).into(),
-            DeviceType::Optical | DeviceType::Tape => UnitOp::Prevent(prevent).into(),
+            _ => UnitOp::Prevent(prevent).into(),
         }
     }
 
@@ -344,7 +358,7 @@ impl Unit {
 
     /// The commands that touch blocks.
     fn plan_medium(&self, cdb: &Cdb, switches: Switches) -> Result<MediumOp, Sense> {
-        if self.medium.device == DeviceType::Tape {
+        if matches!(self.medium.device, DeviceType::Tape | DeviceType::Changer) {
             // They may come from EXTENDED COPY, and would be those of a disk.
             return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
         }
@@ -463,11 +477,7 @@ impl Unit {
     }
 
     const fn vital_pages(&self) -> &'static [u8] {
-        match self.medium.device {
-            DeviceType::Disk => &VITAL_PAGES,
-            DeviceType::Optical => &VITAL_PAGES_OF_DRIVE,
-            DeviceType::Tape => &VITAL_PAGES_OF_TAPE,
-        }
+        vital::pages(self.medium.device)
     }
 
     /// With the cache switched off, every write is stable when it completes.
@@ -547,41 +557,6 @@ impl Unit {
 const fn atomic_unit(physical: u32, atomic_max: u32) -> u32 {
     if physical > 1 && physical <= atomic_max { physical } else { 0 }
 }
-
-const VITAL_PAGES: [u8; 11] = [
-    page::SUPPORTED,
-    page::SERIAL,
-    page::IDENTIFICATION,
-    page::EXTENDED,
-    page::MODE_POLICY,
-    page::PORTS,
-    page::THIRD_PARTY_COPY,
-    page::BLOCK_LIMITS,
-    page::CHARACTERISTICS,
-    page::PROVISIONING,
-    page::VOLUME,
-];
-
-const VITAL_PAGES_OF_DRIVE: [u8; 7] = [
-    page::SUPPORTED,
-    page::SERIAL,
-    page::IDENTIFICATION,
-    page::EXTENDED,
-    page::MODE_POLICY,
-    page::PORTS,
-    page::VOLUME,
-];
-
-const VITAL_PAGES_OF_TAPE: [u8; 8] = [
-    page::SUPPORTED,
-    page::SERIAL,
-    page::IDENTIFICATION,
-    page::EXTENDED,
-    page::MODE_POLICY,
-    page::PORTS,
-    page::BLOCK_LIMITS,
-    page::VOLUME,
-];
 
 /// What a logical unit number that nothing is behind answers.
 #[derive(Clone, Debug, PartialEq, Eq)]

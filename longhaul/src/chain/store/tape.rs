@@ -58,6 +58,20 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
     Ok(store)
 }
 
+/// Refuses what no drive could have in it.
+pub(crate) async fn check(path: &Path) -> Outcome {
+    let uri = Uri::of_tape(path.to_owned());
+    let with = file::FileOptions { block_size: UNIT, read_only: true, ..Default::default() };
+    let opened = retry_while_locked(path, || file::open(path, &with)).await;
+    let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
+    let opened = opened.opened("tape");
+    let checked = refuse_foreign(&uri, &*opened.volume).await;
+    if let Some(close) = &opened.abilities.close {
+        close.close().await;
+    }
+    checked
+}
+
 /// Refuses a file that is no tape, before a client finds that out. Its records are left to whoever uses it first: what a
 /// crash has left may take long to read.
 async fn refuse_foreign(uri: &Uri, volume: &dyn Volume) -> Outcome {

@@ -156,6 +156,10 @@ fn place(uri: &Uri) -> Option<StoreName> {
         | uri::Location::Several(_)
         | uri::Location::Drive(_)
         | uri::Location::Tape(_) => None,
+        uri::Location::Changer(directory) => {
+            let found = directory.metadata().ok()?;
+            Some(StoreName::Inode(found.dev(), found.ino()))
+        }
         uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
         uri::Location::Served(volume) => {
             Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))

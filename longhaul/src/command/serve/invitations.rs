@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::command::options::blocking;
-use crate::config::{Client, Config, Served};
+use crate::config::{Client, Config, Served, units_with_drives};
 use crate::durable::{make_directories, replace_as_owned};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::{Enrolled, Enrolment, NewClient};
@@ -139,10 +139,11 @@ fn server_of(config: &Config) -> Option<String> {
     Some(path.map_or_else(|_| String::new(), |path| path.shown().to_string()))
 }
 
-/// The units that volumes are; `None` if one of them is not there.
+/// The units that volumes are, those of a media changer with its drives; `None` if one of them is not there.
 pub(super) fn units(names: &[String], volumes: &[Served]) -> Option<Vec<UnitName>> {
     let unit = |name: &String| volumes.iter().find(|volume| volume.name == *name).map(Served::unit);
-    names.iter().map(unit).collect()
+    let units: Option<Vec<_>> = names.iter().map(unit).collect();
+    units.map(|units| units_with_drives(&units, volumes))
 }
 
 /// A client that waits to be listed.

@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 use super::closing::Closings;
 use super::invitations::OpenInvitations;
 use super::limits::limits;
+use super::movements::Movements;
 use super::portals::list as places;
 use super::{
     LEVEL, Remembered, clients_of, conflicts, discard, disks, note_sizes, open, policy,
@@ -63,6 +64,8 @@ pub(super) struct Live {
     pub(super) take_over_log: Arc<LineLimiter>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
+    /// By which initiators have cartridges moved.
+    movements: Movements,
     /// Who the server is, and where it listens, as clients are told.
     known_as: (Option<PublicKey>, Vec<SocketAddr>),
 }
@@ -97,7 +100,7 @@ impl Live {
         node: Arc<Node>,
         log: (Log, LogFilter),
         stop: Stop,
-        invitations: OpenInvitations,
+        (invitations, movements): (OpenInvitations, Movements),
     ) -> Self {
         let open_volumes = open_volumes(&config.volumes, chains, disks, remembered).collect();
         let closings = Closings::default();
@@ -116,6 +119,7 @@ impl Live {
             cluster,
             take_over_log: Arc::new(LineLimiter::of_retries()),
             invitations,
+            movements,
             known_as,
         }
     }
@@ -200,7 +204,7 @@ impl Live {
     /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
     pub(super) fn apply(&mut self, prepared: Prepared) -> Applied {
         let Prepared { config, added, remembered, chains, growths, clients } = prepared;
-        let disks = disks(&added, &chains, &remembered, None);
+        let disks = disks(&added, &chains, &remembered, (None, &self.movements));
         let grown = self.grow(growths);
         self.open_volumes.extend(open_volumes(&added, chains, disks, remembered));
         self.replace((config, clients), &added, &grown)

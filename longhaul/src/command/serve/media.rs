@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::live::{Live, OpenVolume};
 use super::{open_one, served_before};
 use crate::chain::Chain;
-use crate::command::media::{Drive, Request};
+use crate::command::media::{Drive, Listed, Request};
 use crate::config::Served;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
@@ -32,10 +32,15 @@ impl Live {
     pub(super) async fn answer_media(&mut self, request: &str) -> Outcome<String> {
         let cannot = || "cannot read the request: is the server of another release?".to_owned();
         match serde_json::from_str(request).or_fail(cannot)? {
-            Request::List => serde_json::to_string(&self.drives())
-                .or_fail(|| "cannot list the drives".to_owned()),
+            Request::List => {
+                let listed = Listed { drives: self.drives(), changers: self.changers() };
+                serde_json::to_string(&listed).or_fail(|| "cannot list the drives".to_owned())
+            }
             Request::Load { drive, disc, force } => self.load(&drive, disc, force).await,
             Request::Eject { drive, force } => self.eject(&drive, force).await,
+            Request::Changer { changer, action, force } => {
+                self.operate(&changer, action, force).await
+            }
         }
     }
 
@@ -59,17 +64,24 @@ impl Live {
 
     async fn load(&mut self, name: &str, disc: PathBuf, force: bool) -> Outcome<String> {
         let shown = disc.shown().to_string();
-        self.exchange(name, Some(disc), force).await?;
+        self.refuse_drive_of_changer(name)?;
+        self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?;
         Ok(format!("{shown} is in {name}"))
     }
 
     async fn eject(&mut self, name: &str, force: bool) -> Outcome<String> {
-        self.exchange(name, None, force).await?;
+        self.refuse_drive_of_changer(name)?;
+        self.exchange(name, None, force).await.map_err(|why| why.explain(name))?;
         Ok(format!("{name} is empty"))
     }
 
     /// Puts another disc into a drive, or opens its tray. Where that fails the disc that is in it stays there.
-    async fn exchange(&mut self, name: &str, disc: Option<PathBuf>, force: bool) -> Outcome {
+    pub(super) async fn exchange(
+        &mut self,
+        name: &str,
+        disc: Option<PathBuf>,
+        force: bool,
+    ) -> Result<(), NotExchanged> {
         let volume = self.drive(name, disc)?;
         let served = served_before(self.config().state.as_deref()).await?;
         // Of nothing but a file that is there: nobody waits for it.
@@ -77,7 +89,7 @@ impl Live {
         let noted = (self.config().state.as_deref(), &served);
         let chain = open_one(&volume, noted, OnExchange::Warn, &stop).await?;
         let Some(open_volume) = self.open_volumes.get_mut(name) else {
-            return Err(Failure::new(format!("there is no drive {name} any more")));
+            return Err(Failure::new(format!("there is no drive {name} any more")).into());
         };
         let known_as = disc_identity(&open_volume.identity, &chain);
         let exchanged =
@@ -89,7 +101,7 @@ impl Live {
             }
             Err(why) => {
                 chain.discard().await;
-                return Err(stays(name, why));
+                return Err(NotExchanged::Stays(why));
             }
         };
         let clients = self.admitted().to_vec();
@@ -120,6 +132,31 @@ impl Live {
                 };
                 Err(Failure::new(format!("the server has no drive `{name}`: {known}")))
             }
+        }
+    }
+}
+
+/// Why what is in a drive was not exchanged.
+#[derive(Debug)]
+pub(super) enum NotExchanged {
+    /// The new medium cannot be used.
+    Unusable(Failure),
+    /// The old one stays in the drive.
+    Stays(ExchangeError),
+}
+
+impl From<Failure> for NotExchanged {
+    fn from(why: Failure) -> Self {
+        Self::Unusable(why)
+    }
+}
+
+impl NotExchanged {
+    /// What whoever runs the server is told.
+    pub(super) fn explain(self, name: &str) -> Failure {
+        match self {
+            Self::Unusable(why) => why,
+            Self::Stays(why) => stays(name, why),
         }
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::gateway::Done;
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
+use super::movements::{Moved, MovementAsked};
 use crate::cluster::RoleChanges;
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -38,6 +39,7 @@ pub(super) struct Events {
     control: Option<Control>,
     newcomers: Waiting,
     role_changes: Option<RoleChanges>,
+    moved: Moved,
     /// The volumes of a cluster are being opened or closed.
     work: Option<JoinHandle<Done>>,
     /// What means a reload, if anything does.
@@ -63,17 +65,22 @@ enum Event {
     Asked(Request),
     /// A client that was invited is to be listed.
     Enrol(Asked),
+    /// An initiator has cartridges moved.
+    Move(MovementAsked),
     /// The volumes of a cluster are to be opened or closed.
     Role(Role),
     /// They are.
     Worked(Done),
 }
 
+/// What tells of events besides signals.
+type Sources = (Option<Control>, Waiting, Option<RoleChanges>, Moved);
+
 impl Events {
     /// Runs `serving`. What `hangup` tells of means a reload.
     pub(super) fn new(
         serving: impl Future<Output = bool> + Send + 'static,
-        (control, newcomers, role_changes): (Option<Control>, Waiting, Option<RoleChanges>),
+        (control, newcomers, role_changes, moved): Sources,
         stop: Stop,
         hangup: Option<Signal>,
     ) -> Self {
@@ -84,6 +91,7 @@ impl Events {
             control,
             newcomers,
             role_changes,
+            moved,
             work,
             hangup,
             stop,
@@ -107,6 +115,7 @@ impl Events {
             () = hung_up(self.hangup.as_mut()) => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
+            Some(asked) = self.moved.recv() => Event::Move(asked),
             role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => {
                 Event::Role(role)
             }
@@ -178,6 +187,10 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
             },
             Event::Enrol(client) => {
                 live.enrol(client).await;
+                None
+            }
+            Event::Move(asked) => {
+                live.carry_out(asked).await;
                 None
             }
             Event::Role(role) => {
@@ -319,6 +332,8 @@ impl Reload {
             }
             // Answered by whoever reloads; a login does not wait longer than it may take.
             Event::Enrol(client) => self.newcomers.push(client),
+            // The initiator tries it again: what it names may be about to go.
+            Event::Move(asked) => asked.refuse_busy(),
             // It comes again when the reload is done, which opens no volume of a cluster.
             Event::Role(_) | Event::Worked(_) => {}
         }

@@ -1,11 +1,12 @@
-//! The disk, the optical drive and the tape drive: a logical unit that stands on a [`Volume`]. That of a drive is the disc or
-//! the tape in it, and may be exchanged.
+//! The disk, the optical drive, the tape drive and the media changer: a logical unit that stands on a [`Volume`]. That of a
+//! drive is the disc or the tape in it, and may be exchanged; that of a changer has no blocks.
 //!
 //! [`execute`] carries commands out, with the verbs of the volume; [`conditions`] is what commands read without a
 //! lock; the other modules hold one matter each: reservations, copies, removal, power, SANITIZE, the tape.
 
 mod atomic;
 mod background;
+mod changer;
 mod conditions;
 mod copy;
 mod exchange;
@@ -35,6 +36,7 @@ use volume::layer::range_lock::RangeLock;
 use volume::{CryptoErase, Volume};
 
 use self::background::Background;
+pub use self::changer::ElementsChanged;
 use self::conditions::Conditions;
 use self::copy::Copies;
 pub use self::exchange::ExchangeError;
@@ -47,7 +49,10 @@ use self::sanitize::Progress;
 use self::tape::LoadedTape;
 use self::third_party::ThirdParty;
 use super::medium_lock::MediumLock;
-use super::{Answer, Command, Initiator, LogicalUnit, MediumPermit, Nexus, TRANSFER_MAX, Waiting};
+use super::{
+    Answer, Command, Initiator, LogicalUnit, MediaChanger, MediumPermit, Nexus, TRANSFER_MAX,
+    Waiting,
+};
 use crate::log_limiter::LineLimiter;
 
 /// A disk.
@@ -86,6 +91,8 @@ struct State {
     reserved: Reserved,
     /// Whether the medium may be used here, where other gateways have it too.
     permit: Option<Arc<MediumPermit>>,
+    /// What moves cartridges, if it is a media changer.
+    changer: Option<Arc<dyn MediaChanger>>,
     preventing: RemovalPrevention,
     /// What GET EVENT STATUS NOTIFICATION tells of the medium of an optical drive.
     media_events: Mutex<MediaEvents<Nexus>>,
@@ -111,10 +118,13 @@ impl Disk {
     pub fn new(volume: Arc<dyn Volume>, target: &str, lun: u16, mut options: Options) -> Self {
         let medium = options.medium(volume.shape());
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
+        let changer = options.changer.take();
+        let elements = changer.as_ref().map(|changer| changer.inventory().layout());
         let (reservations, permit) =
             options.shared.take().map(|shared| (shared.reservations, shared.permit)).unzip();
         let reserved = Reserved::new(options.kept.take(), reservations, options.transports);
         let unit = Unit::new(options.identity(target, lun), medium);
+        let unit = unit.with_elements(elements.unwrap_or_default());
         let state = State {
             target: target.to_owned(),
             conditions: Conditions::new(unit.defaults()),
@@ -127,6 +137,7 @@ impl Disk {
             third_party: Arc::default(),
             reserved,
             permit,
+            changer,
             preventing: RemovalPrevention::default(),
             media_events: Mutex::default(),
             generation: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! Logical units: what a SCSI transport addresses. Disks and optical drives stand on a `Volume`.
+//! Logical units: what a SCSI transport addresses. Disks and drives stand on a `Volume`.
 
 mod answer;
 mod data;
@@ -11,15 +11,19 @@ mod target;
 mod test_initiator;
 
 pub use answer::Answer;
-pub use disk::{Disk, ExchangeError, LoadError, Options, Shared, StoredReservations};
+pub use disk::{
+    Disk, ElementsChanged, ExchangeError, LoadError, Options, Shared, StoredReservations,
+};
 pub use medium_permit::{MediumPermit, since_boot};
 pub use proto::scsi::reservation::check_shared as check_shared_reservations;
 pub use target::TargetDevice;
 
 use bytes::Bytes;
+use proto::scsi::elements::Inventory;
 use proto::scsi::reservation::NexusId;
 use proto::scsi::sense::Additional;
-use proto::scsi::{DeviceType, Parsed, Status};
+use proto::scsi::unit::changer::Movement;
+use proto::scsi::{DeviceType, Parsed, Sense, Status};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -64,6 +68,25 @@ pub trait SharedReservations: fmt::Debug + Send + Sync {
     /// Keeps `image` in place of `base`; `false` if that is not what is kept any more. When done it is in force at all
     /// device servers.
     fn replace(&self, base: Option<Vec<u8>>, image: Vec<u8>) -> Waiting<io::Result<bool>>;
+}
+
+/// What moves the cartridges of a media changer, and knows where they are.
+pub trait MediaChanger: Send + Sync {
+    /// What is where.
+    fn inventory(&self) -> Inventory;
+
+    /// Moves cartridges; done when they are there, also for a process that begins after this one was killed. A movement that
+    /// fails has changed nothing.
+    fn perform(&self, movement: Movement) -> Waiting<Result<(), MoveError>>;
+}
+
+/// Why cartridges are where they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveError {
+    /// It cannot be done.
+    Refused(Sense),
+    /// The server is occupied with a change of its configuration: it can be tried again.
+    Busy,
 }
 
 /// Something still to come; it owns all it needs.

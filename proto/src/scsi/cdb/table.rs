@@ -1,5 +1,6 @@
 //! The table of commands.
 
+pub(super) mod changer;
 pub(super) mod tape;
 
 use super::traits::{self, Traits};
@@ -112,7 +113,7 @@ const GROUP: u8 = 0x1F;
 /// DPO and BYTCHK.
 const CHECKED: u8 = 0x16;
 
-/// Every command but those that only tapes have, by operation code and service action.
+/// Every command but those that only tapes or media changers have, by operation code and service action.
 static COMMANDS: &[Entry] = &[
     row(0x00, &[0x00, 0, 0, 0, 0, 0], Types::ALL, traits::READY, |_| Ok(Cdb::TestUnitReady)),
     row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], Types::ALL, traits::SENSE, |cdb| {
@@ -562,9 +563,9 @@ static RANGES: [(u8, u8); 256] = {
     ranges
 };
 
-/// Every command. Those of tapes, which mean other things by some operation codes, are apart.
+/// Every command. Those of tapes and media changers, which mean other things by some operation codes, are apart.
 pub fn commands() -> impl Iterator<Item = &'static Entry> + Clone {
-    COMMANDS.iter().chain(tape::COMMANDS)
+    COMMANDS.iter().chain(tape::COMMANDS).chain(changer::COMMANDS)
 }
 
 /// The commands of an operation code that a device of that type has.
@@ -573,6 +574,7 @@ pub(super) fn of_opcode(opcode: u8, device: DeviceType) -> impl Iterator<Item = 
     let shared = COMMANDS.get(usize::from(from)..usize::from(to)).unwrap_or_default();
     let own = match device {
         DeviceType::Tape => tape::COMMANDS,
+        DeviceType::Changer => changer::COMMANDS,
         DeviceType::Disk | DeviceType::Optical => &[],
     };
     let own = own.iter().filter(move |entry| entry.opcode == opcode);

@@ -6,6 +6,9 @@ use super::super::command::Command;
 use super::super::device_type::DeviceTypes;
 use super::*;
 
+const DEVICES: [DeviceType; 4] =
+    [DeviceType::Disk, DeviceType::Optical, DeviceType::Tape, DeviceType::Changer];
+
 /// A block of `entry` with every bit set that it evaluates and `fill` chooses.
 fn filled(entry: &Entry, fill: Block) -> Block {
     let mut block = [0; 16];
@@ -19,7 +22,7 @@ fn filled(entry: &Entry, fill: Block) -> Block {
 
 /// A type of device that has a command.
 fn owner(entry: &Entry) -> DeviceType {
-    let types = [DeviceType::Disk, DeviceType::Optical, DeviceType::Tape];
+    let types = DEVICES;
     types.into_iter().find(|device| entry.types.include(*device)).expect("a device has it")
 }
 
@@ -48,8 +51,8 @@ proptest! {
 
     #[test]
     fn a_block_within_the_map_is_read(entry in any_entry(), fill: Block) {
-        // Those of tapes have more reserved values; their own tests name them.
-        prop_assume!(entry.types != DeviceTypes::TAPE);
+        // Those of tapes and media changers have more reserved values; their own tests name them.
+        prop_assume!(entry.types != DeviceTypes::TAPE && entry.types != DeviceTypes::CHANGER);
         let mut fill = fill;
         fill[1] &= !0x04; // The one reserved value: BYTCHK of two.
         if entry.opcode == 0x5F {
@@ -93,8 +96,8 @@ proptest! {
 fn the_table_names_each_command_once() {
     let mut seen = std::collections::HashSet::new();
     for entry in commands() {
-        let is_own = entry.types == DeviceTypes::TAPE;
-        assert!(seen.insert((entry.opcode, entry.action, is_own)), "{:02X} twice", entry.opcode);
+        let own = [DeviceTypes::TAPE, DeviceTypes::CHANGER].map(|own| entry.types == own);
+        assert!(seen.insert((entry.opcode, entry.action, own)), "{:02X} twice", entry.opcode);
         let found = Entry::find(&filled(entry, [0; 16]), owner(entry)).unwrap();
         assert!(std::ptr::eq(found, entry), "{:02X} is hidden by another", entry.opcode);
     }
@@ -102,7 +105,7 @@ fn the_table_names_each_command_once() {
         let mut block = [0; 16];
         block[0] = opcode;
         let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
-        for device in [DeviceType::Disk, DeviceType::Optical, DeviceType::Tape] {
+        for device in DEVICES {
             let has = |entry: &Entry| entry.opcode == opcode && entry.types.include(device);
             let known = commands().any(has);
             assert_eq!(Parsed::of(&block, device).cdb == Err(unknown), !known, "{opcode:02X}");
@@ -153,6 +156,9 @@ fn commands_whose_reach_exceeds_their_data_are_slow() {
     // REWIND, WRITE FILEMARKS, SPACE, ERASE, LOAD UNLOAD, LOCATE.
     let expected = [0x01, 0x10, 0x11, 0x19, 0x1B, 0x2B, 0x91, 0x92];
     assert_eq!(slow(DeviceType::Tape), BTreeSet::from(expected));
+    // INITIALIZE ELEMENT STATUS, POSITION TO ELEMENT, MOVE MEDIUM, EXCHANGE MEDIUM.
+    let expected = [0x07, 0x2B, 0x37, 0xA5, 0xA6];
+    assert_eq!(slow(DeviceType::Changer), BTreeSet::from(expected));
 }
 
 #[test]

@@ -137,6 +137,11 @@ impl Traits {
         self.class(Class::Free).right(RequiredRight::Read)
     }
 
+    /// READ ELEMENT STATUS with CURDATA: it moves nothing, and no reservation stops it.
+    pub(super) const fn current(self) -> Self {
+        self.class(Class::Free)
+    }
+
     /// SANITIZE with AUSE.
     pub(super) const fn unrestricted(self) -> Self {
         Self { required_state: RequiredState::Sanitize { unrestricted: true }, ..self }
@@ -234,6 +239,12 @@ pub(super) const WRITE_MARKS: Traits = CHANGE.slow().data(DataKind::Parameters);
 
 /// ERASE of a tape.
 pub(super) const ERASE: Traits = WRITE_MARKS;
+
+/// What moves media in a changer, or has it look at them: every initiator finds them elsewhere then.
+pub(super) const MOVE_MEDIUM: Traits = CHANGE_SETTINGS.slow();
+
+/// READ ELEMENT STATUS. SMC-3, table 8: it conflicts with a reservation, as the device may have to look at its elements.
+pub(super) const ELEMENT_STATUS: Traits = SETTINGS.class(Class::Writes);
 
 /// READ CAPACITY.
 pub(super) const CAPACITY: Traits = Traits {

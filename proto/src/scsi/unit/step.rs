@@ -5,6 +5,7 @@ use super::super::cdb::{Compare, Form};
 use super::super::reservation::{Out, ReserveInAction};
 use super::super::sanitize::Method;
 use super::super::sense::Format;
+use super::changer_op::ChangerOp;
 use super::tape_op::TapeOp;
 
 /// What is left to do for a command that is in order.
@@ -18,6 +19,8 @@ pub enum Step {
     Medium(MediumOp),
     /// Something with the tape.
     Tape(TapeOp),
+    /// Something with the elements of a media changer.
+    Changer(ChangerOp),
     /// Take the parameter list to [`copy::List::parse`](crate::scsi::copy::List::parse), and copy between media.
     Copy,
 }

@@ -63,6 +63,7 @@ impl Core {
             Step::Copy => Box::pin(self.copy(nexus, data, abort)).await?,
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
+            Step::Changer(op) => return Box::pin(self.work_on_elements(op, abort)).await,
             Step::Tape(_) => return Err(INTERNAL.into()),
         };
         self.flush_if_uncached(switches).await?;
@@ -114,7 +115,7 @@ impl Core {
                 self.refuse_without_permit().map(|()| outcome)
             }
             Step::Reply(data) => Ok(TapeOutcome::replying(data)),
-            Step::Unit(_) | Step::Medium(_) | Step::Copy => Err(INTERNAL.into()),
+            Step::Unit(_) | Step::Medium(_) | Step::Changer(_) | Step::Copy => Err(INTERNAL.into()),
         }
     }
 

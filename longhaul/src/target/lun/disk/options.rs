@@ -9,7 +9,7 @@ use proto::scsi::transport::Transports;
 use proto::scsi::unit::Medium;
 use volume::{CryptoErase, Shape};
 
-use super::super::{MediumPermit, SharedReservations, TRANSFER_MAX};
+use super::super::{MediaChanger, MediumPermit, SharedReservations, TRANSFER_MAX};
 use super::reserved::StoredReservations;
 
 /// What may be chosen for a disk.
@@ -45,6 +45,8 @@ pub struct Options {
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
     pub kept: Option<StoredReservations>,
+    /// What moves cartridges, if it is a media changer.
+    pub changer: Option<Arc<dyn MediaChanger>>,
     /// What it shares with other gateways of the same volume, if there are any.
     pub shared: Option<Shared>,
     /// The protocols by which initiators come, for the names of their ports in reservation commands.
@@ -77,6 +79,7 @@ impl Default for Options {
             sanitize_rate: None,
             key: None,
             kept: None,
+            changer: None,
             shared: None,
             transports: Transports::default(),
         }
@@ -113,7 +116,7 @@ impl Options {
                 block_size,
                 physical_exponent: match self.device {
                     DeviceType::Disk => (physical_block_size / block_size).ilog2() as u8,
-                    DeviceType::Optical | DeviceType::Tape => 0,
+                    _ => 0,
                 },
                 provisioning_managed: discard.is_some(),
                 reads_zeroes: discard.is_some_and(|discard| discard.reads_zeroes),

@@ -1,0 +1,51 @@
+//! Who may use what, as logins ask for it.
+
+use proto::iscsi::login::policy::{self, Policy};
+use proto::iscsi::name::IscsiName;
+
+use crate::command::options::blocking;
+use crate::config::{self, Client, Config, Served};
+use crate::credentials;
+use crate::failure::Outcome;
+
+/// The clients, in their order. Reads their secrets.
+pub(super) async fn clients_of(config: &Config) -> Outcome<Vec<policy::Client>> {
+    let clients = config.clients.clone();
+    blocking(move || clients.iter().map(client).collect()).await
+}
+
+/// Who may use what. `clients` are those of the configuration.
+pub(super) fn policy(
+    config: &Config,
+    clients: Vec<policy::Client>,
+    targets: Vec<IscsiName>,
+) -> Policy {
+    let policy = match config.is_open() {
+        true => Policy::open(targets),
+        false => {
+            let clients = clients.into_iter().map(|client| with_drives_of(config, client));
+            Policy::closed(targets, clients.collect(), credentials::algorithms(config.chap_weak))
+        }
+    };
+    let demand = |volume: &Served| Some((volume.target.clone(), volume.protection.0?));
+    let demands = config.volumes.iter().filter_map(demand);
+    demands.fold(policy, |policy, (target, least)| policy.demanding(target, least))
+}
+
+/// A client that may use a media changer may use its drives likewise.
+fn with_drives_of(config: &Config, client: policy::Client) -> policy::Client {
+    let units = client.units.map(|units| config::units_with_drives(&units, &config.volumes));
+    let read_only = config::units_with_drives(&client.read_only, &config.volumes);
+    policy::Client { units, read_only, ..client }
+}
+
+pub(super) fn client(client: &Client) -> Outcome<policy::Client> {
+    Ok(policy::Client {
+        initiator: client.initiator.clone(),
+        account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
+        key: client.key,
+        units: client.units.clone(),
+        read_only: client.read_only.clone(),
+        protection: client.protection.0,
+    })
+}

@@ -1,0 +1,335 @@
+//! Media changers: cartridges are moved as initiators and operators ask for it, by exchanging what is in the drives and noting
+//! what is where. One movement is done at a time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proto::scsi::elements::{Barcode, Element, ElementKind, Inventory};
+use proto::scsi::unit::changer::Movement;
+
+use super::live::Live;
+use super::media::NotExchanged;
+use super::movements::MovementAsked;
+use crate::chain;
+use crate::command::media::{Action, Changer, Content, Target};
+use crate::command::options::blocking;
+use crate::config::Served;
+use crate::failure::{Failure, Outcome};
+use crate::store::library::{Library, LibraryError};
+use crate::target::lun::{ElementsChanged, ExchangeError, MoveError};
+
+/// What an operator is told.
+enum NotMoved {
+    /// It cannot be done, as an initiator is told too.
+    Error(MoveError),
+    /// It could not be done.
+    Failed(MoveError, Failure),
+}
+
+impl Live {
+    /// Does what an initiator asks for.
+    pub(super) async fn carry_out(&mut self, asked: MovementAsked) {
+        let MovementAsked { changer, movement, answer } = asked;
+        let done = self.move_media(&changer, movement, false).await.map_err(|why| match why {
+            NotMoved::Error(why) => why,
+            NotMoved::Failed(error, why) => {
+                tracing::warn!(
+                    volume = changer,
+                    "a cartridge cannot be moved: {}",
+                    why.on_one_line()
+                );
+                error
+            }
+        });
+        // Who has asked may be gone.
+        let _ = answer.send(done);
+    }
+
+    async fn move_media(
+        &mut self,
+        changer: &str,
+        movement: Movement,
+        force: bool,
+    ) -> Result<(), NotMoved> {
+        let gone = NotMoved::Error(MoveError::Busy);
+        let library = self.library(changer).ok_or(gone)?;
+        let before = library.inventory();
+        let after = movement.apply(&before);
+        let after = after.map_err(|sense| NotMoved::Error(MoveError::Refused(sense)))?;
+        let drives = self.changed_drives(changer, &before, &after);
+        if !force && drives.iter().any(|(_, name)| self.is_locked(name)) {
+            return Err(NotMoved::Error(MoveError::LOCKED));
+        }
+        let done = self.rearrange(&library, (&drives, &before), &after, force).await;
+        match done {
+            Ok(()) => tracing::info!(volume = changer, %movement, "cartridges moved"),
+            Err(_) => self.put_back(&library, &drives, &before).await,
+        }
+        done
+    }
+
+    /// Exchanges what is in the drives, and notes what is where: a process that begins after a crash finds what was noted
+    /// last, whatever was in the drives of this one.
+    async fn rearrange(
+        &mut self,
+        library: &Arc<Library>,
+        (drives, before): (&[(u16, String)], &Inventory),
+        after: &Inventory,
+        force: bool,
+    ) -> Result<(), NotMoved> {
+        for (index, name) in drives {
+            if before.get(Element::drive(*index)).is_some() {
+                self.exchange(name, None, force).await.map_err(|why| not_moved(name, why))?;
+            }
+        }
+        for (index, name) in drives {
+            if let Some(path) = path_in(library, after, *index) {
+                let loaded = self.exchange(name, Some(path), force).await;
+                loaded.map_err(|why| not_moved(name, why))?;
+            }
+        }
+        let after = after.clone();
+        let noted = note(
+            library,
+            move |library| library.rearrange(after),
+            "cannot move a cartridge".to_owned(),
+        );
+        noted.await.map_err(|why| NotMoved::Failed(MoveError::UNNOTED, why))
+    }
+
+    /// What is in the drives is what it was before.
+    async fn put_back(&mut self, library: &Library, drives: &[(u16, String)], before: &Inventory) {
+        let is_right = |live: &Self, name: &str, path: &Option<PathBuf>| {
+            let is = live.open_volumes.get(name).map(|volume| volume.chain.uri().clone());
+            let Some(is) = is else { return true };
+            is.with_disc(path.clone()).is_some_and(|wanted| wanted == is)
+        };
+        let wanted: Vec<_> =
+            drives.iter().map(|(index, name)| (name, path_in(library, before, *index))).collect();
+        // Empty first: a cartridge may have been in another drive.
+        for (name, path) in &wanted {
+            if !is_right(self, name, path)
+                && let Err(why) = self.exchange(name, None, true).await
+            {
+                tracing::error!(volume = %name, "{}", why.explain(name).on_one_line());
+            }
+        }
+        for (name, path) in wanted {
+            if !is_right(self, name, &path)
+                && let Err(why) = self.exchange(name, path, true).await
+            {
+                tracing::error!(volume = %name, "{}", why.explain(name).on_one_line());
+            }
+        }
+    }
+
+    /// The drives in which something else is afterwards, with their names.
+    fn changed_drives(
+        &self,
+        changer: &str,
+        before: &Inventory,
+        after: &Inventory,
+    ) -> Vec<(u16, String)> {
+        let in_drive = |inventory: &Inventory, index| {
+            inventory.get(Element::drive(index)).map(|cartridge| cartridge.barcode.clone())
+        };
+        let drives = self.volumes().iter().filter_map(|volume| {
+            let (of, index) = volume.drive_of()?;
+            let changes = in_drive(before, index) != in_drive(after, index);
+            (of == changer && changes).then(|| (index, volume.name.clone()))
+        });
+        drives.collect()
+    }
+
+    fn is_locked(&self, name: &str) -> bool {
+        self.open_volumes.get(name).is_some_and(|volume| volume.disk.is_locked())
+    }
+
+    fn library(&self, changer: &str) -> Option<Arc<Library>> {
+        self.open_volumes.get(changer)?.chain.library()
+    }
+
+    /// The media changers, in the order of the configuration.
+    pub(super) fn changers(&self) -> Vec<Changer> {
+        let changer = |volume: &Served| {
+            let inventory = self.library(&volume.name)?.inventory();
+            let kinds = [ElementKind::Drive, ElementKind::Slot, ElementKind::Mail];
+            let elements = kinds.into_iter().flat_map(|kind| inventory.layout().all(kind));
+            let content = |element: Element| Content {
+                element: element.to_string(),
+                cartridge: inventory.get(element).map(|it| it.barcode.to_string()),
+            };
+            let elements = elements.map(content).collect();
+            Some(Changer { name: volume.name.clone(), elements })
+        };
+        self.volumes().iter().filter_map(changer).collect()
+    }
+
+    /// A drive of a media changer takes cartridges from that alone.
+    pub(super) fn refuse_drive_of_changer(&self, name: &str) -> Outcome {
+        let volume = self.volumes().iter().find(|volume| volume.name == name);
+        let Some((of, index)) = volume.and_then(Served::drive_of) else { return Ok(()) };
+        let drive = Element::drive(index);
+        let hint =
+            format!("`longhaul media move {of} slot:1 {drive}` loads a cartridge from a slot");
+        Err(Failure::new(format!("{name} is a drive of the media changer {of}")).hint(hint))
+    }
+
+    /// Does what an operator asks for.
+    pub(super) async fn operate(
+        &mut self,
+        changer: &str,
+        action: Action,
+        force: bool,
+    ) -> Outcome<String> {
+        let library = self.library(changer).ok_or_else(|| self.no_changer(changer))?;
+        let (said, how) = match action {
+            Action::Move { from, to } => {
+                let said = self.move_by_hand(changer, &library, (&from, to), force).await?;
+                (said, ElementsChanged::Moved)
+            }
+            Action::Import { barcode, size } => {
+                self.refuse_prevented(changer, force)?;
+                (
+                    import(changer, &library, barcode, size).await?,
+                    ElementsChanged::ImportedOrExported,
+                )
+            }
+            Action::Export { from } => {
+                self.refuse_prevented(changer, force)?;
+                (export(changer, &library, &from).await?, ElementsChanged::ImportedOrExported)
+            }
+        };
+        if let Some(volume) = self.open_volumes.get(changer) {
+            volume.disk.elements_changed(how);
+        }
+        Ok(said)
+    }
+
+    async fn move_by_hand(
+        &mut self,
+        changer: &str,
+        library: &Arc<Library>,
+        (from, to): (&Target, Element),
+        force: bool,
+    ) -> Outcome<String> {
+        let source = find(changer, library, from)?;
+        let movement = Movement::Move { source, destination: to };
+        let what = || format!("cannot move what is in {source} of {changer} to {to}");
+        let layout = library.inventory().layout();
+        if let Some(element) = [source, to].into_iter().find(|element| !layout.has(*element)) {
+            return Err(Failure::usage(what()).because(format!("there is no {element}")));
+        }
+        self.move_media(changer, movement, force).await.map_err(|why| match why {
+            NotMoved::Failed(_, why) => why,
+            NotMoved::Error(MoveError::LOCKED) => Failure::new(what())
+                .because("an initiator has locked the drive")
+                .hint("unload it there; or use --force"),
+            NotMoved::Error(MoveError::Refused(sense)) => {
+                Failure::new(what()).because(sense.additional.to_string())
+            }
+            NotMoved::Error(MoveError::Busy) => Failure::new(what()),
+        })?;
+        Ok(format!("what was in {source} of {changer} is in {to}"))
+    }
+
+    /// An initiator may forbid that cartridges come in or go out.
+    fn refuse_prevented(&self, changer: &str, force: bool) -> Outcome {
+        if force || !self.is_locked(changer) {
+            return Ok(());
+        }
+        Err(Failure::new(format!("the import and export elements of {changer} stay as they are"))
+            .because("an initiator has locked them")
+            .hint("allow it there; or use --force"))
+    }
+
+    fn no_changer(&self, name: &str) -> Failure {
+        let changers = self.volumes().iter().filter(|volume| volume.elements().is_some());
+        let changers: Vec<_> = changers.map(|volume| &*volume.name).collect();
+        let known = match &changers[..] {
+            [] => "it has none; a volume changer:DIR is one".to_owned(),
+            changers => format!("it has {}", changers.join(", ")),
+        };
+        Failure::new(format!("the server has no media changer `{name}`: {known}"))
+    }
+}
+
+/// The element that is meant.
+fn find(changer: &str, library: &Library, target: &Target) -> Outcome<Element> {
+    match target {
+        Target::Element(element) => Ok(*element),
+        Target::Cartridge(barcode) => library.inventory().find(barcode).ok_or_else(|| {
+            Failure::new(format!("there is no cartridge {barcode} in {changer}"))
+                .hint(format!("`longhaul media list` shows what is in it; `longhaul media import {changer} {barcode}` takes one in"))
+        }),
+    }
+}
+
+async fn import(
+    changer: &str,
+    library: &Arc<Library>,
+    barcode: Barcode,
+    size: Option<u64>,
+) -> Outcome<String> {
+    let what = format!("cannot import {barcode} into {changer}");
+    let found = note(
+        library,
+        {
+            let barcode = barcode.clone();
+            move |library| library.find(&barcode)
+        },
+        what.clone(),
+    );
+    if let Some(path) = found.await? {
+        chain::check_tape(&path).await?;
+    }
+    let imported = note(
+        library,
+        {
+            let barcode = barcode.clone();
+            move |library| library.import(&barcode, size)
+        },
+        what,
+    );
+    Ok(format!("{barcode} is in {} of {changer}", imported.await?))
+}
+
+async fn export(changer: &str, library: &Arc<Library>, from: &Target) -> Outcome<String> {
+    let element = find(changer, library, from)?;
+    if element.kind != ElementKind::Mail {
+        return Err(Failure::new(format!("cannot export what is in {element} of {changer}"))
+            .because("cartridges go out by an import and export element")
+            .hint(format!("move it there: `longhaul media move {changer} {element} mail:1`")));
+    }
+    let what = format!("cannot export what is in {element} of {changer}");
+    match note(library, move |library| library.export(element), what).await? {
+        Some(barcode) => {
+            Ok(format!("{barcode} is not in {changer} any more; its file is as it was"))
+        }
+        None => Err(Failure::new(format!("there is nothing in {element} of {changer}"))),
+    }
+}
+
+/// Changes what is noted, which waits for the disk, beside the sessions.
+async fn note<T: Send + 'static>(
+    library: &Arc<Library>,
+    change: impl FnOnce(&Library) -> Result<T, LibraryError> + Send + 'static,
+    what: String,
+) -> Outcome<T> {
+    let library = Arc::clone(library);
+    blocking(move || change(&library).map_err(|why| chain::changer::explain(what, why))).await
+}
+
+fn path_in(library: &Library, inventory: &Inventory, index: u16) -> Option<PathBuf> {
+    library.file(&inventory.get(Element::drive(index))?.barcode)
+}
+
+/// What an initiator is told, and the log.
+fn not_moved(name: &str, why: NotExchanged) -> NotMoved {
+    let error = match &why {
+        NotExchanged::Unusable(_) => MoveError::UNUSABLE,
+        NotExchanged::Stays(ExchangeError::Locked) => MoveError::LOCKED,
+        NotExchanged::Stays(ExchangeError::Unstable(_)) => MoveError::UNSTABLE,
+    };
+    NotMoved::Failed(error, why.explain(name))
+}
