@@ -60,6 +60,12 @@ pub fn found() -> Vec<PathBuf> {
     found
 }
 
+/// The sockets of attachments among them.
+#[must_use]
+pub fn attachments() -> Vec<PathBuf> {
+    found().into_iter().filter(|path| is_of_attachment(path)).collect()
+}
+
 /// Where an attachment listens that is this process.
 #[must_use]
 pub fn of_attachment(dir: &Path) -> PathBuf {

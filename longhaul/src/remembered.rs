@@ -58,6 +58,9 @@ const PATHS: &[&str] = &[
 /// The option that is remembered only if it was given with the URI.
 const READ_ONLY: &str = "--read-only";
 
+/// The option that has no use beside it.
+const JOURNAL: &str = "--journal";
+
 /// What is remembered of a volume.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -203,10 +206,16 @@ impl Remembered {
         None
     }
 
-    /// The same, but not read-only.
+    /// The same, but not read-only, and with the journal of what was `known` before, which was left out.
     #[must_use]
-    pub fn writable(mut self) -> Self {
+    pub fn writable(mut self, known: &Self) -> Self {
+        let count = self.options.len();
         self.options.retain(|option| option != READ_ONLY);
+        if self.options.len() < count
+            && let Some(journal) = known.value_of(JOURNAL)
+        {
+            self.options.extend([JOURNAL, journal].map(str::to_owned));
+        }
         self
     }
 
@@ -258,10 +267,12 @@ impl Remembered {
     fn options_beside<'a>(&'a self, arguments: &'a [OsString]) -> impl Iterator<Item = &'a str> {
         let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
         let given: Vec<_> = arguments.iter().map(|word| key(&word.to_string_lossy())).collect();
+        let reads = given.iter().any(|option| option == READ_ONLY);
         let mut skips = false;
         self.options.iter().map(String::as_str).filter(move |word| {
             if word.starts_with('-') {
-                skips = given.contains(&key(word));
+                let option = key(word);
+                skips = given.contains(&option) || (reads && option == JOURNAL);
             }
             !skips
         })
@@ -400,6 +411,24 @@ mod tests {
             expand("longhaul mount --window=1M a --name b", dir),
             "longhaul mount --window=1M file:/a /mnt --read-only --name b"
         );
+    }
+
+    /// What it holds must be found when the volume is written to again.
+    #[test]
+    fn journal_is_left_out_where_the_volume_is_read_once_and_stays_remembered() {
+        let of = |options: &str| Remembered {
+            uri: "file:/a".to_owned(),
+            dir: None,
+            options: options.split(' ').map(str::to_owned).collect(),
+        };
+        let known = of("--journal /j,size=64M --window 8M");
+        let line = words("longhaul mount a /mnt --read-only");
+        let expanded = known.expand(&line, "a", None).join(OsStr::new(" "));
+        assert_eq!(expanded, "longhaul mount file:/a --name a --window 8M /mnt --read-only");
+        let read = of("--window 8M --read-only").writable(&known);
+        assert_eq!(read.options.join(" "), "--window 8M --journal /j,size=64M");
+        let written = of("--window 8M").writable(&known);
+        assert_eq!(written.options.join(" "), "--window 8M", "it was left out by whoever mounted it");
     }
     #[test]
     fn volume_keeps_the_name_under_which_it_is_remembered() {

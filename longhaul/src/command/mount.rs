@@ -322,8 +322,10 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
 /// Remembers it. A volume that is called by its name is mounted read-only once, unless that is what was remembered.
 fn remember(volume: Remembered, args: &Args, name: &str) -> Outcome {
     let known = remembered::all()?.remove(name);
-    let is_once = args.is_by_name && known.is_some_and(|known| !known.is_read_only());
-    if is_once { volume.writable().keep(name) } else { volume.keep(name) }
+    match known.filter(|known| args.is_by_name && !known.is_read_only()) {
+        Some(known) => volume.writable(&known).keep(name),
+        None => volume.keep(name),
+    }
 }
 
 /// The file in the directory for what runs, by which the block device is known.

@@ -96,9 +96,9 @@ impl Found {
     }
 }
 
-/// Asks all of them at once.
+/// Asks all of them at once, and no server: one that is stopped would be waited for.
 pub(super) async fn look() -> Found {
-    let sockets = control::found();
+    let sockets = control::attachments();
     let answers = join_all(sockets.iter().map(|path| control::ask(path, "status", PATIENCE))).await;
     let mut found = Found { answered: Vec::new(), silent: Vec::new() };
     for (path, answer) in sockets.into_iter().zip(answers) {
@@ -107,7 +107,7 @@ pub(super) async fn look() -> Found {
                 let status = serde_json::from_str(&answer).ok();
                 found.answered.extend(status.map(|status| (path, status)));
             }
-            Err(AskError::Silent) if control::is_of_attachment(&path) => found.silent.push(path),
+            Err(AskError::Silent) => found.silent.push(path),
             Err(_) => {}
         }
     }

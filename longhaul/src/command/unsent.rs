@@ -76,8 +76,7 @@ pub(super) fn refuse_unsent(from: &Uri, journals: &[Unsent], what: &str) -> Outc
 /// The attachment of this machine that has the journal at `path`, if one runs and answers.
 pub(super) async fn sender_of(path: &Path) -> Option<Sender> {
     let path = std::fs::canonicalize(path).ok()?;
-    let sockets: Vec<_> =
-        control::found().into_iter().filter(|socket| control::is_of_attachment(socket)).collect();
+    let sockets = control::attachments();
     let asked = sockets.iter().map(|socket| control::ask(socket, "status", PATIENCE));
     let answers = join_all(asked).await.into_iter().flatten();
     let statuses = answers.filter_map(|answer| serde_json::from_str::<AttachStatus>(&answer).ok());

@@ -113,6 +113,10 @@ fn umount_says_what_the_volume_lacks_and_its_journal_keeps() {
     let server = stage.serve("--state reservations");
     let mount = format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri());
     stage.longhaul(&mount);
+    write_stable(&stage.mnt().join("before"), "kept");
+    stage.wait_until("that is sent", || {
+        stage.longhaul("journal status j").contains("holds     0 changes")
+    });
     server.kill();
     write_stable(&stage.mnt().join("file"), "kept");
     let (printed, status) = run(&stage.command("umount disk"));
@@ -123,7 +127,7 @@ fn umount_says_what_the_volume_lacks_and_its_journal_keeps() {
     }
     let server = stage.serve("--state reservations");
     // Who reads the volume elsewhere does not take older data for what was written here.
-    for (reads, to, shown) in [("ls", "", "lost+found"), ("copy", "out.img", "copied")] {
+    for (reads, to, shown) in [("ls", "", "before"), ("copy", "out.img", "copied")] {
         let (printed, status) = run(&stage.command(&format!("{reads} {} {to}", stage.uri())));
         assert_eq!(status.code(), Some(1), "{reads}: {printed}");
         assert!(printed.contains("lacks what is in the journal"), "{reads}: {printed}");
@@ -195,12 +199,13 @@ fn umount_says_what_it_waits_for() {
     stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal none", stage.uri()));
     fs::write(stage.mnt().join("file"), vec![7; 1 << 20]).unwrap();
     server.signal(Signal::STOP);
-    let mut umount = stage.command("umount disk").stderr(Stdio::piped()).spawn().unwrap();
+    let mut umount = stage.command("umount disk").stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
-    BufReader::new(umount.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("bytes are not flushed yet"), "{said}");
+    let mut printed = BufReader::new(umount.stdout.take().unwrap());
+    printed.read_line(&mut said).unwrap();
     server.signal(Signal::CONT);
-    assert!(umount.wait().unwrap().success());
+    assert!(umount.wait().unwrap().success(), "{said}");
+    assert!(said.contains("bytes are not flushed yet"), "{said}");
     assert!(server.stop().success());
 }
 

@@ -330,6 +330,7 @@ fn not_moved(name: &str, why: NotExchanged) -> NotMoved {
         NotExchanged::Unusable(_) => MoveError::UNUSABLE,
         NotExchanged::Stays(ExchangeError::Locked) => MoveError::LOCKED,
         NotExchanged::Stays(ExchangeError::Unstable(_)) => MoveError::UNSTABLE,
+        NotExchanged::Stays(ExchangeError::Busy(_)) => MoveError::Busy,
     };
     NotMoved::Failed(error, why.explain(name))
 }
