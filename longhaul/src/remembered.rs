@@ -428,7 +428,11 @@ mod tests {
         let read = of("--window 8M --read-only").writable(&known);
         assert_eq!(read.options.join(" "), "--window 8M --journal /j,size=64M");
         let written = of("--window 8M").writable(&known);
-        assert_eq!(written.options.join(" "), "--window 8M", "it was left out by whoever mounted it");
+        assert_eq!(
+            written.options.join(" "),
+            "--window 8M",
+            "it was left out by whoever mounted it"
+        );
     }
     #[test]
     fn volume_keeps_the_name_under_which_it_is_remembered() {

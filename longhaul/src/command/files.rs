@@ -52,8 +52,7 @@ impl FilesArgs {
         let chain = chain::open(&self.uri, options).await?;
         chain.leave_on(stop.clone());
         let (read, journals) = closing(chain, async |chain| {
-            let journals =
-                unless_stopped(&stop, async { Ok(Unsent::of(chain).await) }).await?;
+            let journals = unless_stopped(&stop, async { Ok(Unsent::of(chain).await) }).await?;
             journals.iter().for_each(|unsent| unsent.tell(&self.uri, "what is read"));
             let reading = read_files(chain.volume(), stop.clone(), work);
             let read = unless_stopped(&stop, async { Ok(reading.await) }).await?;

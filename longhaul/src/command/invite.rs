@@ -86,7 +86,10 @@ pub async fn run(args: Args) -> Outcome {
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
     let printed = if json { say_json(&invited) } else { invited.print() };
     printed.map_err(|why| {
-        why.hint(format!("the invitation is open all the same: `longhaul revoke {}` ends it", invited.name))
+        why.hint(format!(
+            "the invitation is open all the same: `longhaul revoke {}` ends it",
+            invited.name
+        ))
     })
 }
 

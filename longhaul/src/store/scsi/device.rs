@@ -74,7 +74,9 @@ impl Device {
         }
         let is_drive = standard.device_type() == DeviceType::Optical.code();
         if standard.device_type() == DeviceType::Tape.code() {
-            return Err(DeviceError::NotADisk("is a tape drive: `longhaul` reads and writes disks and optical discs"));
+            return Err(DeviceError::NotADisk(
+                "is a tape drive: `longhaul` reads and writes disks and optical discs",
+            ));
         }
         if standard.device_type() != DeviceType::Disk.code() && !is_drive {
             return Err(DeviceError::NotADisk(NO_DISK));
