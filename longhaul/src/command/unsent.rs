@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use serde::Deserialize;
 
-use super::attach::status::AttachStatus;
-use crate::chain::Chain;
+use crate::chain::{Chain, ChainStatus};
 use crate::control;
 use crate::failure::{Failure, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -79,12 +79,19 @@ pub(super) async fn sender_of(path: &Path) -> Option<Sender> {
     let sockets = control::attachments();
     let asked = sockets.iter().map(|socket| control::ask(socket, "status", PATIENCE));
     let answers = join_all(asked).await.into_iter().flatten();
-    let statuses = answers.filter_map(|answer| serde_json::from_str::<AttachStatus>(&answer).ok());
+    let statuses = answers.filter_map(|answer| serde_json::from_str::<Attached>(&answer).ok());
     statuses.filter_map(|status| Sender::of(status, &path)).next()
 }
 
+/// What an attachment says of itself, as far as that matters here.
+#[derive(Deserialize)]
+struct Attached {
+    pid: u32,
+    volume: ChainStatus,
+}
+
 impl Sender {
-    fn of(status: AttachStatus, path: &Path) -> Option<Self> {
+    fn of(status: Attached, path: &Path) -> Option<Self> {
         let journal = status.volume.journal?;
         let is_it = std::fs::canonicalize(&journal.path).is_ok_and(|of_it| of_it == path);
         is_it.then_some(Self { pid: status.pid, changes: journal.unsent })
