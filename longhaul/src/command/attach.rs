@@ -27,7 +27,7 @@ use super::journal_args::JournalArgs;
 use super::named;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use super::trace_file::TraceFile;
-use super::unsent::Unsent;
+use super::unsent::{Unsent, tell_of_unsent};
 use crate::block_devices::loops_over;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
@@ -299,7 +299,7 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
         let (_, writer) = stop.unless_called(chain.gaps()).await.unwrap_or_default();
         warn_of_writer(&uri, writer);
         let journals = stop.unless_called(Unsent::of(&chain)).await.unwrap_or_default();
-        journals.iter().for_each(|unsent| unsent.tell(&uri, "what is read"));
+        tell_of_unsent(&uri, &journals, "what is read");
     }
     if !args.read_only && chain.volume().shape().read_only {
         print_error(&format_args!(

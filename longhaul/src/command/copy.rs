@@ -16,7 +16,7 @@ use volume::{Gate, Shape, Volume};
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
-use super::unsent::{Unsent, refuse_unsent};
+use super::unsent::{Unsent, refuse_unsent, tell_of_unsent};
 use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
@@ -270,7 +270,7 @@ fn tell_of_source(from: &Uri, logs: &[Pending], journals: &[Unsent], writer: Opt
             "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `{replay}` should come first"
         ));
     }
-    journals.iter().for_each(|unsent| unsent.tell(from, "the copy"));
+    tell_of_unsent(from, journals, "the copy");
     if let Some(writer) = writer {
         print_error(&format_args!(
             "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \

@@ -4,7 +4,7 @@ use volume::layer::pipeline::Settings;
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
-use super::unsent::{Unsent, refuse_unsent};
+use super::unsent::{Unsent, refuse_unsent, tell_of_unsent};
 use super::{closing, stop_on_signals, unless_stopped};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, Outcome};
@@ -53,7 +53,7 @@ impl FilesArgs {
         chain.leave_on(stop.clone());
         let (read, journals) = closing(chain, async |chain| {
             let journals = unless_stopped(&stop, async { Ok(Unsent::of(chain).await) }).await?;
-            journals.iter().for_each(|unsent| unsent.tell(&self.uri, "what is read"));
+            tell_of_unsent(&self.uri, &journals, "what is read");
             let reading = read_files(chain.volume(), stop.clone(), work);
             let read = unless_stopped(&stop, async { Ok(reading.await) }).await?;
             Ok((read, journals))

@@ -7,7 +7,7 @@ use volume::layer::pipeline::Settings;
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
-use super::unsent::Unsent;
+use super::unsent::{Unsent, tell_of_unsent};
 use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions};
 use crate::failure::{Failure, Outcome};
 use crate::luks::{self, Summary};
@@ -105,8 +105,7 @@ async fn show_chain(args: Args) -> Outcome {
         let demanded = args.secret.is_given();
         chain = open(true, contents(&args.secret, DiscardArgs::default(), demanded, &name)).await?;
     }
-    let lacking = Unsent::of(&chain).await;
-    lacking.iter().for_each(|unsent| unsent.tell(&args.uri, "what is read"));
+    tell_of_unsent(&args.uri, &Unsent::of(&chain).await, "what is read");
     let layers = chain.layers().iter().rev().cloned().collect();
     let made = ChainInfo { uri: args.uri.to_string(), layers };
     chain.release().await;

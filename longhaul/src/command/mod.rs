@@ -16,6 +16,7 @@ use crate::stop::{Stop, Stopper};
 use crate::uri::Uri;
 
 pub mod attach;
+mod attached;
 pub mod cat;
 pub mod check;
 pub mod clients;

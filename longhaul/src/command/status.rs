@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::attach::status::AttachStatus;
+use super::attached::AttachStatus;
 use super::umount;
 use crate::block_devices::{loops_over, mounts_of};
 use crate::control::{self, AskError};

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::task::spawn_blocking;
 
 use super::attach::kept;
-use super::attach::status::AttachStatus;
+use super::attached::{AttachStatus, Found, PATIENCE, attachments, look};
 use super::say_done;
 use crate::block_devices::{file_of, loops_over, mounted_at, mounts_of, users_of};
 use crate::control::{self, AskError};
@@ -36,9 +35,6 @@ Examples:
 
 Exit code 0: everything that was written is durable on the volume. It waits for that however long it takes; an interruption
 leaves the process in the background to it.";
-
-/// How long an attachment may take to say how it is.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often it is said what the end waits for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -70,48 +66,6 @@ pub(super) enum AttachmentAddress {
     File(PathBuf),
     /// The one that listens here, of which nothing was made.
     Control(PathBuf),
-}
-
-/// Every attachment of this user that answers, and where.
-pub(super) async fn attachments() -> Vec<(PathBuf, AttachStatus)> {
-    look().await.answered
-}
-
-/// The attachments of this user.
-pub(super) struct Found {
-    /// Where each answers, and what.
-    pub(super) answered: Vec<(PathBuf, AttachStatus)>,
-    /// The sockets of those that do not answer: their processes may be stopped.
-    silent: Vec<PathBuf>,
-}
-
-impl Found {
-    /// A failure to find one, which may be among those that do not answer.
-    pub(super) fn lacks(&self, failure: Failure) -> Failure {
-        let [first, others @ ..] = &*self.silent else { return failure };
-        let others = if others.is_empty() { "" } else { " and others" };
-        failure.because(format!("but {}{others} did not answer", first.shown())).hint(
-            "its process may be stopped: the number in the name is its PID, and `kill -CONT PID` lets it go on",
-        )
-    }
-}
-
-/// Asks all of them at once, and no server: one that is stopped would be waited for.
-pub(super) async fn look() -> Found {
-    let sockets = control::attachments();
-    let answers = join_all(sockets.iter().map(|path| control::ask(path, "status", PATIENCE))).await;
-    let mut found = Found { answered: Vec::new(), silent: Vec::new() };
-    for (path, answer) in sockets.into_iter().zip(answers) {
-        match answer {
-            Ok(answer) => {
-                let status = serde_json::from_str(&answer).ok();
-                found.answered.extend(status.map(|status| (path, status)));
-            }
-            Err(AskError::Silent) => found.silent.push(path),
-            Err(_) => {}
-        }
-    }
-    found
 }
 
 /// The files of mounts whose process has ended, and for which another one is being started.

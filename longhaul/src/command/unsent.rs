@@ -1,19 +1,12 @@
 //! Journals of this machine that hold what a volume lacks: whoever reads the volume elsewhere has to know.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use futures_util::future::join_all;
-use serde::Deserialize;
-
-use crate::chain::{Chain, ChainStatus};
-use crate::control;
+use super::attached::{AttachStatus, attachments};
+use crate::chain::Chain;
 use crate::failure::{Failure, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::uri::Uri;
-
-/// How long an attachment is asked for what its journal holds.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A journal that holds what its volume lacks.
 pub(super) struct Unsent {
@@ -43,7 +36,7 @@ impl Unsent {
     }
 
     /// Says that `what` will lack it.
-    pub(super) fn tell(&self, from: &Uri, what: &str) {
+    fn tell(&self, from: &Uri, what: &str) {
         let journal = self.path.shown();
         let advice = self.advice();
         print_error(&format_args!(
@@ -68,6 +61,11 @@ impl Unsent {
     }
 }
 
+/// Says that `what` is read of a volume that lacks what journals of this machine hold.
+pub(super) fn tell_of_unsent(from: &Uri, journals: &[Unsent], what: &str) {
+    journals.iter().for_each(|unsent| unsent.tell(from, what));
+}
+
 /// An error if `what` was read of a volume that lacks what a journal of this machine holds.
 pub(super) fn refuse_unsent(from: &Uri, journals: &[Unsent], what: &str) -> Outcome {
     journals.first().map_or(Ok(()), |unsent| Err(unsent.refuse(from, what)))
@@ -76,22 +74,11 @@ pub(super) fn refuse_unsent(from: &Uri, journals: &[Unsent], what: &str) -> Outc
 /// The attachment of this machine that has the journal at `path`, if one runs and answers.
 pub(super) async fn sender_of(path: &Path) -> Option<Sender> {
     let path = std::fs::canonicalize(path).ok()?;
-    let sockets = control::attachments();
-    let asked = sockets.iter().map(|socket| control::ask(socket, "status", PATIENCE));
-    let answers = join_all(asked).await.into_iter().flatten();
-    let statuses = answers.filter_map(|answer| serde_json::from_str::<Attached>(&answer).ok());
-    statuses.filter_map(|status| Sender::of(status, &path)).next()
-}
-
-/// What an attachment says of itself, as far as that matters here.
-#[derive(Deserialize)]
-struct Attached {
-    pid: u32,
-    volume: ChainStatus,
+    attachments().await.into_iter().find_map(|(_, status)| Sender::of(status, &path))
 }
 
 impl Sender {
-    fn of(status: Attached, path: &Path) -> Option<Self> {
+    fn of(status: AttachStatus, path: &Path) -> Option<Self> {
         let journal = status.volume.journal?;
         let is_it = std::fs::canonicalize(&journal.path).is_ok_and(|of_it| of_it == path);
         is_it.then_some(Self { pid: status.pid, changes: journal.unsent })

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::attach::kept;
-use super::attach::status::AttachStatus;
+use super::attached::{AttachStatus, attachments, look};
 use super::say_done;
-use super::umount::{attachments, find, look};
+use super::umount::find;
 use crate::control;
 use crate::failure::{Failure, Outcome, print_error};
 

@@ -4,168 +4,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::super::attached::{AttachStatus, PathStatus};
 use super::detach::Detach;
 use super::succession::Succession;
 use crate::block_devices::{loops_over, mounts_of};
-use crate::chain::{ChainStatus, Observer};
+use crate::chain::Observer;
 use crate::control::{self, Control};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::front::Clients;
-use crate::net::tcp_tuning;
-use crate::printable::{Quoted as _, Shown as _};
-use crate::progress::rate;
 use crate::size::Size;
-use crate::target::meter::{Activity, Meter};
+use crate::target::meter::Meter;
 
 /// How long the connection may take to say how the path is. One that is busy is not waited for.
 const PATH_WITHIN: Duration = Duration::from_millis(500);
 
 /// How often it is said what the end waits for.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
-
-/// How an attachment is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttachStatus {
-    /// The URI of the volume.
-    pub attachment: String,
-    /// By which `mount` knows it.
-    #[serde(default)]
-    pub name: Option<String>,
-    /// Where its NBD clients connect, or the file that it is.
-    pub socket: String,
-    /// That file.
-    #[serde(default)]
-    pub file: Option<PathBuf>,
-    /// The block device made of that.
-    #[serde(default)]
-    pub device: Option<PathBuf>,
-    /// Where that is mounted.
-    #[serde(default)]
-    pub mounted: Option<PathBuf>,
-    /// The process.
-    pub pid: u32,
-    /// NBD clients that are connected.
-    pub clients: usize,
-    /// Nothing can be written to it.
-    #[serde(default)]
-    pub read_only: bool,
-    /// The volume, and the connection to it.
-    pub volume: ChainStatus,
-    /// What the kernel knows of the path to the server.
-    #[serde(default)]
-    pub path: Option<PathStatus>,
-    /// What programs have done with the volume since the process began.
-    #[serde(default)]
-    pub activity: Activity,
-}
-
-/// How the path to a server is, by the first connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathStatus {
-    /// The smoothed round trip, in microseconds.
-    pub round_trip_us: u64,
-    /// The least one of the last minutes.
-    pub round_trip_least_us: u64,
-    /// The best rate of the last round trips, in bytes per second.
-    pub delivery_rate: u64,
-    /// Segments that were sent.
-    pub segments: u64,
-    /// Those that had to be sent again.
-    pub sent_again: u64,
-    /// For how many seconds the server's machine has acknowledged nothing, although something was sent.
-    #[serde(default)]
-    pub unheard: u64,
-}
-
-impl From<tcp_tuning::Info> for PathStatus {
-    fn from(info: tcp_tuning::Info) -> Self {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        Self {
-            round_trip_us: micros(info.round_trip),
-            round_trip_least_us: micros(info.round_trip_least),
-            delivery_rate: info.delivery_rate,
-            segments: info.segments,
-            sent_again: info.lost,
-            unheard: info.unheard.as_secs(),
-        }
-    }
-}
-
-impl PathStatus {
-    fn text(&self) -> String {
-        let Self { segments, sent_again, unheard, .. } = self;
-        let unheard = match unheard {
-            0 | 1 => String::new(),
-            seconds => format!("; NOTHING has come back for {seconds} s"),
-        };
-        let millis = |micros: u64| micros as f64 / 1e3;
-        let (now, least) = (millis(self.round_trip_us), millis(self.round_trip_least_us));
-        let rate = rate(self.delivery_rate, Duration::from_secs(1));
-        format!(
-            "link: round trip {now:.1} ms, at least {least:.1} ms; {rate} at best of late; {sent_again} of {segments} segments sent again{unheard}"
-        )
-    }
-}
-
-impl AttachStatus {
-    /// Where it can be used.
-    #[must_use]
-    pub fn place(&self) -> String {
-        match (&self.mounted, &self.device) {
-            (Some(place), Some(device)) => {
-                format!("mounted at {} ({})", place.shown(), device.shown())
-            }
-            (_, Some(device)) => format!("the block device {}", device.shown()),
-            _ => format!("attached at {}", self.socket),
-        }
-    }
-
-    /// What `umount` knows it by.
-    #[must_use]
-    pub fn short(&self) -> String {
-        self.name.clone().unwrap_or_else(|| self.attachment.clone())
-    }
-
-    /// For people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let Self { attachment, pid, clients, volume, .. } = self;
-        let place = self.place();
-        let ChainStatus { state, unflushed, failure, replay_log, lost, journal, .. } = volume;
-        let mut text = format!(
-            "{attachment}\n  {place} by process {pid}, {clients} clients\n  \
-             {state}"
-        );
-        // What could not be written is told below.
-        if replay_log.is_none() && *lost == 0 {
-            text += &format!(", {} bytes not flushed", Size(*unflushed));
-        }
-        if let Some(path) = &self.path {
-            text += &format!("\n  {}", path.text());
-        }
-        if let Some(journal) = journal {
-            text += &format!("\n  {}", journal.text());
-        }
-        if let Some(failure) = failure {
-            text += &format!("\n  FAILED: {failure}");
-        }
-        if let Some(path) = replay_log {
-            let (path, quoted) = (path.shown(), path.quoted());
-            text +=
-                &format!("\n  what could not be written is in {path}: `longhaul replay {quoted}`");
-        }
-        if *lost > 0 {
-            text += &format!(
-                "\n  {lost} writes that were acknowledged or under way are LOST: the replay log could not hold them"
-            );
-        }
-        text
-    }
-}
 
 /// What the status of an attachment is made of.
 #[derive(Clone)]

@@ -6,7 +6,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::super::attach::status::AttachStatus;
+use super::super::attached::AttachStatus;
 use super::super::open_metrics::{self, family};
 use crate::target::meter::Work;
 
