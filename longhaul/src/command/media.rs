@@ -21,7 +21,7 @@ use crate::size::Size;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    action: Subcommands,
+    action: Action,
 }
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ A drive is a volume cdrom:ISO or tape:PATH of `serve`, or cdrom: or tape: with n
 names. A media changer is a volume changer:DIR; after a restart its cartridges are where they were.";
 
 #[derive(Debug, Subcommand)]
-enum Subcommands {
+enum Action {
     /// Show each drive and what is in it, and each element of a media changer
     List {
         /// Print one JSON object
@@ -73,7 +73,7 @@ enum Subcommands {
         /// The media changer
         changer: String,
         /// The barcode of the cartridge, or the element that it is in: slot:1, drive:0 or mail:1
-        from: Target,
+        from: CartridgeSelector,
         /// The element that it goes to
         to: Element,
         #[command(flatten)]
@@ -100,7 +100,7 @@ enum Subcommands {
         /// The media changer
         changer: String,
         /// The element: mail:1; or the barcode of the cartridge in it
-        from: Target,
+        from: CartridgeSelector,
         #[command(flatten)]
         force: Force,
         #[command(flatten)]
@@ -122,16 +122,16 @@ pub(super) enum Request {
     List,
     Load { drive: String, disc: PathBuf, force: bool },
     Eject { drive: String, force: bool },
-    Changer { changer: String, action: Action, force: bool },
+    Changer { changer: String, action: ChangerAction, force: bool },
 }
 
 /// What a media changer is to do.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Action {
+pub(super) enum ChangerAction {
     Move {
         #[serde(with = "as_text")]
-        from: Target,
+        from: CartridgeSelector,
         #[serde(with = "as_text")]
         to: Element,
     },
@@ -142,20 +142,20 @@ pub(super) enum Action {
     },
     Export {
         #[serde(with = "as_text")]
-        from: Target,
+        from: CartridgeSelector,
     },
 }
 
 /// Which cartridge is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum CartridgeSelector {
     /// The one that is there.
     Element(Element),
     /// The one with this barcode.
     Cartridge(Barcode),
 }
 
-impl FromStr for Target {
+impl FromStr for CartridgeSelector {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -166,7 +166,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for CartridgeSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Element(element) => element.fmt(f),
@@ -205,12 +205,12 @@ pub(super) struct Listed {
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Changer {
     pub(super) name: String,
-    pub(super) elements: Vec<Content>,
+    pub(super) elements: Vec<ElementContent>,
 }
 
 /// An element of it.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Content {
+pub(super) struct ElementContent {
     pub(super) element: String,
     /// The barcode of what is in it.
     pub(super) cartridge: Option<String>,
@@ -232,25 +232,25 @@ pub(super) struct Drive {
 /// Asks the server; returns when it is done.
 pub async fn run(args: Args) -> Outcome {
     match args.action {
-        Subcommands::List { json, server } => list(json, &server).await,
-        Subcommands::Load { drive, iso, force: Force { force }, server } => {
+        Action::List { json, server } => list(json, &server).await,
+        Action::Load { drive, iso, force: Force { force }, server } => {
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
             say_done(&ask(&server, &Request::Load { drive, disc, force }).await?)
         }
-        Subcommands::Eject { drive, force: Force { force }, server } => {
+        Action::Eject { drive, force: Force { force }, server } => {
             say_done(&ask(&server, &Request::Eject { drive, force }).await?)
         }
-        Subcommands::Move { changer, from, to, force, server } => {
-            operate(&server, changer, Action::Move { from, to }, force).await
+        Action::Move { changer, from, to, force, server } => {
+            operate(&server, changer, ChangerAction::Move { from, to }, force).await
         }
-        Subcommands::Import { changer, barcode, size, force, server } => {
+        Action::Import { changer, barcode, size, force, server } => {
             let size = size.map(|Size(size)| size);
-            operate(&server, changer, Action::Import { barcode, size }, force).await
+            operate(&server, changer, ChangerAction::Import { barcode, size }, force).await
         }
-        Subcommands::Export { changer, from, force, server } => {
-            operate(&server, changer, Action::Export { from }, force).await
+        Action::Export { changer, from, force, server } => {
+            operate(&server, changer, ChangerAction::Export { from }, force).await
         }
     }
 }
@@ -258,7 +258,7 @@ pub async fn run(args: Args) -> Outcome {
 async fn operate(
     server: &ServerSocket,
     changer: String,
-    action: Action,
+    action: ChangerAction,
     Force { force }: Force,
 ) -> Outcome {
     say_done(&ask(server, &Request::Changer { changer, action, force }).await?)
@@ -285,7 +285,7 @@ async fn list(json: bool, server: &ServerSocket) -> Outcome {
 impl Changer {
     fn lines(&self) -> impl Iterator<Item = String> {
         let name = OneLine(&self.name);
-        self.elements.iter().map(move |Content { element, cartridge }| {
+        self.elements.iter().map(move |ElementContent { element, cartridge }| {
             let cartridge = cartridge.as_deref().unwrap_or("empty");
             format!("{name} {element}: {}", OneLine(cartridge))
         })

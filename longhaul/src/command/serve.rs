@@ -342,7 +342,7 @@ async fn open(
     let served = unless_stopped(stop, served_before(state)).await?;
     let mut chains = Vec::new();
     for volume in volumes {
-        let with_medium = movements::as_left(volume, volumes, &chains);
+        let with_medium = movements::with_last_cartridge(volume, volumes, &chains);
         match open_one(&with_medium, (state, &served), exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {

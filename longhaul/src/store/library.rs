@@ -79,7 +79,7 @@ pub enum LibraryError {
     #[error("cartridge {0} is in {1}")]
     Inside(Barcode, Element),
     #[error("it has no free import and export element")]
-    NoMail,
+    NoImportExport,
 }
 
 /// Why the file with the places cannot be used.
@@ -186,8 +186,8 @@ impl Library {
         if let Some(at) = contents.inventory.find(barcode) {
             return Err(LibraryError::Inside(barcode.clone(), at));
         }
-        let free = contents.inventory.first_empty(ElementKind::Mail);
-        let element = free.ok_or(LibraryError::NoMail)?;
+        let free = contents.inventory.first_empty(ElementKind::ImportExport);
+        let element = free.ok_or(LibraryError::NoImportExport)?;
         let path = match (self.find(barcode)?, size) {
             (Some(path), _) => path,
             (None, Some(size)) => self.make(barcode, size)?,
@@ -254,7 +254,7 @@ impl Contents {
         let noted = read_places(&path).map_err(|why| LibraryError::Places(path.clone(), why))?;
         let mut contents =
             Self { inventory: Inventory::empty(layout), outside: BTreeSet::new(), files };
-        let (mut homeless, mut taken) = (Vec::new(), BTreeSet::new());
+        let (mut unplaced, mut taken) = (Vec::new(), BTreeSet::new());
         for (barcode, (place, cartridge)) in noted {
             if let Some(element) = place.filter(|element| !taken.insert(*element)) {
                 return Err(LibraryError::Places(path, PlacesError::Twice(element)));
@@ -266,30 +266,30 @@ impl Contents {
             match place {
                 None => drop(contents.outside.insert(barcode)),
                 // Where there are fewer elements than before it has no place any more.
-                Some(element) => homeless.extend(contents.inventory.put(element, cartridge).err()),
+                Some(element) => unplaced.extend(contents.inventory.put(element, cartridge).err()),
             }
         }
         let is_new = |barcode: &&Barcode| {
             contents.inventory.find(barcode).is_none()
                 && !contents.outside.contains(*barcode)
-                && homeless.iter().all(|known| known.barcode != **barcode)
+                && unplaced.iter().all(|known| known.barcode != **barcode)
         };
         let new = contents.files.keys().filter(is_new).cloned();
         let new = new.map(|barcode| Cartridge { barcode, source: None, imported: false });
         let new: Vec<_> = new.collect();
-        homeless.extend(new);
-        contents.house(homeless)?;
+        unplaced.extend(new);
+        contents.place(unplaced)?;
         Ok(contents)
     }
 
     /// Puts cartridges into free slots.
-    fn house(&mut self, homeless: Vec<Cartridge>) -> Result<(), LibraryError> {
+    fn place(&mut self, unplaced: Vec<Cartridge>) -> Result<(), LibraryError> {
         let slots = self.inventory.layout().all(ElementKind::Slot);
         let free: Vec<_> = slots.filter(|slot| self.inventory.get(*slot).is_none()).collect();
-        if homeless.len() > free.len() {
-            return Err(LibraryError::NoSlot(homeless.len(), free.len()));
+        if unplaced.len() > free.len() {
+            return Err(LibraryError::NoSlot(unplaced.len(), free.len()));
         }
-        for (slot, cartridge) in free.into_iter().zip(homeless) {
+        for (slot, cartridge) in free.into_iter().zip(unplaced) {
             let _ = self.inventory.put(slot, cartridge);
         }
         Ok(())

@@ -18,14 +18,17 @@ pub enum ElementKind {
     /// A tape drive.
     Drive,
     /// A place where cartridges come in and go out.
-    Mail,
+    ImportExport,
     /// A place where cartridges are kept.
     Slot,
 }
 
 impl ElementKind {
     /// In the order of their addresses.
-    pub const ALL: [Self; 4] = [Self::Transport, Self::Drive, Self::Mail, Self::Slot];
+    pub const ALL: [Self; 4] = [Self::Transport, Self::Drive, Self::ImportExport, Self::Slot];
+
+    /// Those that cartridges can be in: the transport element keeps none.
+    const PLACES: [Self; 3] = [Self::Drive, Self::ImportExport, Self::Slot];
 
     /// ELEMENT TYPE CODE.
     #[must_use]
@@ -33,7 +36,7 @@ impl ElementKind {
         match self {
             Self::Transport => 1,
             Self::Slot => 2,
-            Self::Mail => 3,
+            Self::ImportExport => 3,
             Self::Drive => 4,
         }
     }
@@ -44,7 +47,7 @@ impl ElementKind {
         match self {
             Self::Transport => 0x0000,
             Self::Drive => 0x0100,
-            Self::Mail => 0x0300,
+            Self::ImportExport => 0x0300,
             Self::Slot => 0x0400,
         }
     }
@@ -54,7 +57,7 @@ impl ElementKind {
         match self {
             Self::Transport => ("transport", 0),
             Self::Drive => ("drive", 0),
-            Self::Mail => ("mail", 1),
+            Self::ImportExport => ("mail", 1),
             Self::Slot => ("slot", 1),
         }
     }
@@ -101,8 +104,8 @@ impl FromStr for Element {
     fn from_str(text: &str) -> Result<Self, NoElement> {
         let wrong = || NoElement(text.to_owned());
         let (name, number) = text.split_once(':').ok_or_else(wrong)?;
-        let movable = [ElementKind::Drive, ElementKind::Mail, ElementKind::Slot];
-        let kind = movable.into_iter().find(|kind| kind.name().0 == name).ok_or_else(wrong)?;
+        let kind =
+            ElementKind::PLACES.into_iter().find(|kind| kind.name().0 == name).ok_or_else(wrong)?;
         let number: u16 = number.parse().map_err(|_| wrong())?;
         let index = number.checked_sub(kind.name().1).ok_or_else(wrong)?;
         Ok(Self { kind, index })
@@ -134,7 +137,7 @@ impl Layout {
         match kind {
             ElementKind::Transport => 1,
             ElementKind::Drive => self.drives,
-            ElementKind::Mail => self.mail,
+            ElementKind::ImportExport => self.mail,
             ElementKind::Slot => self.slots,
         }
     }
@@ -150,15 +153,14 @@ impl Layout {
         index < self.count(kind)
     }
 
-    /// The element at an address, if media can be there: the transport element keeps none.
+    /// The element at an address, if media can be there.
     pub fn place(self, address: u16) -> Result<Element, Sense> {
-        let kinds = [ElementKind::Drive, ElementKind::Mail, ElementKind::Slot];
         let at = |kind: ElementKind| {
             let index = address.checked_sub(kind.first())?;
             Some(Element { kind, index }).filter(|element| self.has(*element))
         };
         let unknown = Sense::illegal(Additional::INVALID_ELEMENT_ADDRESS);
-        kinds.into_iter().find_map(at).ok_or(unknown)
+        ElementKind::PLACES.into_iter().find_map(at).ok_or(unknown)
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn explain(what: String, why: LibraryError) -> Failure {
             "bring it back from a backup, or move it away: then all cartridges are in slots"
         }
         LibraryError::NoFile(..) => "put the file there, or have an empty tape made: --size 8G",
-        LibraryError::NoMail => {
+        LibraryError::NoImportExport => {
             "empty one: `longhaul media move` or `longhaul media export`; or give it more (`mail`)"
         }
         LibraryError::Unnoted(..) | LibraryError::Unmade(..) | LibraryError::Inside(..) => {

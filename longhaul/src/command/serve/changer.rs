@@ -11,7 +11,7 @@ use super::live::Live;
 use super::media::NotExchanged;
 use super::movements::MovementAsked;
 use crate::chain;
-use crate::command::media::{Action, Changer, Content, Target};
+use crate::command::media::{CartridgeSelector, Changer, ChangerAction, ElementContent};
 use crate::command::options::blocking;
 use crate::config::Served;
 use crate::failure::{Failure, Outcome};
@@ -153,9 +153,9 @@ impl Live {
     pub(super) fn changers(&self) -> Vec<Changer> {
         let changer = |volume: &Served| {
             let inventory = self.library(&volume.name)?.inventory();
-            let kinds = [ElementKind::Drive, ElementKind::Slot, ElementKind::Mail];
+            let kinds = [ElementKind::Drive, ElementKind::Slot, ElementKind::ImportExport];
             let elements = kinds.into_iter().flat_map(|kind| inventory.layout().all(kind));
-            let content = |element: Element| Content {
+            let content = |element: Element| ElementContent {
                 element: element.to_string(),
                 cartridge: inventory.get(element).map(|it| it.barcode.to_string()),
             };
@@ -179,23 +179,23 @@ impl Live {
     pub(super) async fn operate(
         &mut self,
         changer: &str,
-        action: Action,
+        action: ChangerAction,
         force: bool,
     ) -> Outcome<String> {
         let library = self.library(changer).ok_or_else(|| self.no_changer(changer))?;
         let (said, how) = match action {
-            Action::Move { from, to } => {
+            ChangerAction::Move { from, to } => {
                 let said = self.move_by_hand(changer, &library, (&from, to), force).await?;
                 (said, ElementsChanged::Moved)
             }
-            Action::Import { barcode, size } => {
+            ChangerAction::Import { barcode, size } => {
                 self.refuse_prevented(changer, force)?;
                 (
                     import(changer, &library, barcode, size).await?,
                     ElementsChanged::ImportedOrExported,
                 )
             }
-            Action::Export { from } => {
+            ChangerAction::Export { from } => {
                 self.refuse_prevented(changer, force)?;
                 (export(changer, &library, &from).await?, ElementsChanged::ImportedOrExported)
             }
@@ -210,7 +210,7 @@ impl Live {
         &mut self,
         changer: &str,
         library: &Arc<Library>,
-        (from, to): (&Target, Element),
+        (from, to): (&CartridgeSelector, Element),
         force: bool,
     ) -> Outcome<String> {
         let source = find(changer, library, from)?;
@@ -255,10 +255,10 @@ impl Live {
 }
 
 /// The element that is meant.
-fn find(changer: &str, library: &Library, target: &Target) -> Outcome<Element> {
+fn find(changer: &str, library: &Library, target: &CartridgeSelector) -> Outcome<Element> {
     match target {
-        Target::Element(element) => Ok(*element),
-        Target::Cartridge(barcode) => library.inventory().find(barcode).ok_or_else(|| {
+        CartridgeSelector::Element(element) => Ok(*element),
+        CartridgeSelector::Cartridge(barcode) => library.inventory().find(barcode).ok_or_else(|| {
             Failure::new(format!("there is no cartridge {barcode} in {changer}"))
                 .hint(format!("`longhaul media list` shows what is in it; `longhaul media import {changer} {barcode}` takes one in"))
         }),
@@ -272,31 +272,23 @@ async fn import(
     size: Option<u64>,
 ) -> Outcome<String> {
     let what = format!("cannot import {barcode} into {changer}");
-    let found = note(
-        library,
-        {
-            let barcode = barcode.clone();
-            move |library| library.find(&barcode)
-        },
-        what.clone(),
-    );
+    let of = barcode.clone();
+    let found = note(library, move |library| library.find(&of), what.clone());
     if let Some(path) = found.await? {
         chain::check_tape(&path).await?;
     }
-    let imported = note(
-        library,
-        {
-            let barcode = barcode.clone();
-            move |library| library.import(&barcode, size)
-        },
-        what,
-    );
+    let of = barcode.clone();
+    let imported = note(library, move |library| library.import(&of, size), what);
     Ok(format!("{barcode} is in {} of {changer}", imported.await?))
 }
 
-async fn export(changer: &str, library: &Arc<Library>, from: &Target) -> Outcome<String> {
+async fn export(
+    changer: &str,
+    library: &Arc<Library>,
+    from: &CartridgeSelector,
+) -> Outcome<String> {
     let element = find(changer, library, from)?;
-    if element.kind != ElementKind::Mail {
+    if element.kind != ElementKind::ImportExport {
         return Err(Failure::new(format!("cannot export what is in {element} of {changer}"))
             .because("cartridges go out by an import and export element")
             .hint(format!("move it there: `longhaul media move {changer} {element} mail:1`")));

@@ -77,7 +77,7 @@ impl MediaChanger for ServedChanger {
 
 /// A volume with the cartridge that was in it when the server ended last, if it is a drive of a media changer. `chains` are
 /// those of the first of `volumes`, the changer among them.
-pub(super) fn as_left<'a>(
+pub(super) fn with_last_cartridge<'a>(
     volume: &'a Served,
     volumes: &[Served],
     chains: &[Chain],

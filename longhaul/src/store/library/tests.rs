@@ -78,7 +78,7 @@ fn exported_cartridge_stays_outside_until_it_is_imported() {
     let inside = library.import(&barcode("A1"), None).unwrap_err().to_string();
     assert_eq!(inside, "cartridge A1 is in mail:1");
     let full = library.import(&barcode("D4"), Some(1 << 20)).unwrap_err();
-    assert!(matches!(full, LibraryError::NoMail));
+    assert!(matches!(full, LibraryError::NoImportExport));
     moved(&library, "mail:1", "slot:1");
     let missing = library.import(&barcode("D4"), None).unwrap_err();
     assert!(matches!(missing, LibraryError::NoFile(_)));

@@ -20,7 +20,8 @@ pub(super) fn body(code: u8, layout: Layout) -> Option<Vec<u8>> {
 
 /// First address and number of each kind, and two reserved bytes.
 fn addresses(layout: Layout) -> Vec<u8> {
-    let order = [ElementKind::Transport, ElementKind::Slot, ElementKind::Mail, ElementKind::Drive];
+    let order =
+        [ElementKind::Transport, ElementKind::Slot, ElementKind::ImportExport, ElementKind::Drive];
     let pair = |kind: ElementKind| [kind.first().to_be_bytes(), layout.count(kind).to_be_bytes()];
     let mut page: Vec<u8> = order.into_iter().flat_map(|kind| pair(kind).concat()).collect();
     page.extend([0, 0]);

@@ -74,7 +74,7 @@ fn descriptor(
     flags |= match element.kind {
         ElementKind::Transport => 0,
         ElementKind::Slot => ACCESS,
-        ElementKind::Mail => ACCESS | MAIL,
+        ElementKind::ImportExport => ACCESS | MAIL,
         ElementKind::Drive if drive.is_some_and(|drive| drive.is_locked) => 0,
         ElementKind::Drive => ACCESS,
     };

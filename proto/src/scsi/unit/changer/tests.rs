@@ -53,7 +53,7 @@ const fn slot(index: u16) -> Element {
     Element { kind: ElementKind::Slot, index }
 }
 
-const MAIL: Element = Element { kind: ElementKind::Mail, index: 0 };
+const MAIL: Element = Element { kind: ElementKind::ImportExport, index: 0 };
 
 fn cartridge(barcode: &str) -> Cartridge {
     Cartridge { barcode: barcode.parse().unwrap(), source: None, imported: false }
