@@ -97,7 +97,7 @@ impl Default for Limits {
             held_by_session: TRANSFER_MAX.into(),
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
-            awake: Duration::from_micros(50),
+            awake: Duration::from_micros(200),
             stop: Duration::from_secs(2),
             slow: Duration::from_secs(5),
         }
