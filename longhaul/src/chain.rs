@@ -1,5 +1,6 @@
 //! The chains that URIs stand for: a store, and a list of layers over it.
 
+mod administered;
 mod created_file;
 mod crypt;
 mod enrolment;
@@ -44,6 +45,7 @@ use crate::store::library::Library;
 use crate::store::{hyperscsi, iscsi};
 use crate::trace::Trace;
 use crate::uri::{Host, HyperScsiServer, Uri};
+pub use administered::{Administered, administer};
 use created_file::CreatedFile;
 use crypt::CRYPT;
 pub use enrolment::{Enrolment, enrol};

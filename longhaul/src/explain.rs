@@ -187,7 +187,7 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "ask for `--protection encrypt`; or the server lets this client not use this volume"
         }
         Some(LoginError::TooLittle(Protection::Encrypt)) => {
-            "on the server: the volume must be among the client's `volumes`"
+            "on the server: the volume must be among the client's `volumes`, and the client not be `paused`"
         }
         Some(LoginError::NoSeal) => {
             "the server needs an identity: `longhaul serve --identity FILE`"

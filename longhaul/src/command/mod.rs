@@ -15,12 +15,14 @@ use crate::secret::restore_terminal;
 use crate::stop::{Stop, Stopper};
 use crate::uri::Uri;
 
+pub mod admin;
 pub mod attach;
 mod attached;
 pub mod cat;
 pub mod check;
 pub mod clients;
 pub mod cluster;
+pub mod config;
 pub mod copy;
 pub mod discover;
 pub mod doctor;

@@ -1,9 +1,11 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
 mod access;
+mod administration;
 mod changer;
 mod clients;
 mod closing;
+mod config_edit;
 mod conflicts;
 mod gateway;
 mod hyperscsi;
@@ -13,6 +15,7 @@ mod live;
 mod media;
 mod metrics;
 mod movements;
+mod pending_edit;
 mod portals;
 mod requests;
 
@@ -60,7 +63,7 @@ use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
-use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
+use crate::target::lun::{Administrator, Disk, Options, StoredReservations, TargetDevice};
 use crate::transports;
 use crate::uri::{IscsiUri, Location, Uri};
 use access::{client, clients_of, policy};
@@ -171,10 +174,11 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let (movements, moved) = movements::channel();
+    let (administrator, administered) = administration::channel();
     let disks = disks(&config.volumes, &chains, &remembered, (cluster.as_ref(), &movements));
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
-    let (node, beside) = nodes((&config, &disks), policy, secure, links);
+    let (node, beside) = nodes((&config, &disks), policy, (secure, administrator), links);
     metrics::begin(metrics, (&node, beside.as_ref().ok()), cluster.as_ref());
     let server = Server::on(listeners, Arc::clone(&node)).map(|it| it.with_others(&others));
     let opened = (chains, disks, remembered);
@@ -182,7 +186,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), asked);
     // From here on nothing ends but by closing the volumes, which are noted as served.
     live.takes_part(cluster);
-    let told = (control, newcomers, live.role_changes(), moved);
+    let told = (control, newcomers, live.role_changes(), moved, administered);
     let events = match beside {
         Ok(servers) => {
             live.serves_beside(servers.node());
@@ -222,7 +226,7 @@ fn signals(config: &Config) -> Outcome<(Stop, Option<Signal>)> {
 fn nodes(
     (config, disks): (&Config, &[Disk]),
     policy: impl FnOnce(Vec<IscsiName>) -> Policy,
-    secure: Option<(Sealing, Arc<dyn Enrolment>)>,
+    (secure, administrator): (Option<(Sealing, Arc<dyn Enrolment>)>, Arc<dyn Administrator>),
     links: hyperscsi::Links,
 ) -> (Arc<Node>, Outcome<hyperscsi::Servers>) {
     let ports = match config.cluster {
@@ -236,12 +240,13 @@ fn nodes(
     let policy = policy(names.into_iter().collect());
     let limits = limits::limits(&config.limits);
     let node = Node::new(devices.clone(), |_| policy.clone());
-    let mut node = node.with_limits(limits).with_ports(ports.clone());
+    let node = node.with_limits(limits).with_ports(ports.clone());
+    let mut node = node.with_administrator(Arc::clone(&administrator));
     if let Some((sealing, enrolment)) = secure {
         node = node.with_sealing(sealing).with_enrolment(enrolment);
     }
     let offering = hyperscsi::offering(config, devices, policy);
-    let beside = links.servers(offering, ports, (&node, limits.held));
+    let beside = links.servers(offering, ports, (&node, limits.held), administrator);
     (Arc::new(node), beside)
 }
 

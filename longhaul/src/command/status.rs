@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::attached::AttachStatus;
+use super::server_socket::ServerSocket;
 use super::umount;
 use crate::block_devices::{loops_over, mounts_of};
 use crate::control::{self, AskError};
@@ -89,6 +90,20 @@ pub async fn run(args: Args) -> Outcome {
         before = seen;
         sleep(interval).await;
     }
+}
+
+/// Prints how the one server is that is meant.
+pub(super) async fn of_server(json: bool, server: &ServerSocket) -> Outcome {
+    let sample = async || {
+        let answer = server.ask("status", PATIENCE).await?;
+        Answer::read(answer, Path::new("the server"))
+    };
+    let before = sample().await?;
+    if json {
+        return super::say_text(&Json(&before.answer));
+    }
+    sleep(Duration::from_secs(1)).await;
+    super::say(&sample().await?.text(Some(&before), false))
 }
 
 /// What there was to be seen at one time.

@@ -3,7 +3,7 @@
 
 use super::provisioning::{self, LbaStatus};
 use super::reservation::{ReserveInAction, ReserveOutAction};
-use super::{Blocks, Malformed, inquiry, lun};
+use super::{Blocks, Malformed, administration, inquiry, lun};
 use crate::reader::Reader;
 
 pub use super::capacity::Capacity;
@@ -58,6 +58,12 @@ fn block_16(opcode: u8, flags: u8, lba: u64, length: u32) -> Block {
     let [a, b, c, d, e, f, g, h] = lba.to_be_bytes();
     let [i, j, k, l] = length.to_be_bytes();
     [opcode, flags, a, b, c, d, e, f, g, h, i, j, k, l, 0, 0]
+}
+
+/// The layout that both MANAGEMENT PROTOCOL commands share.
+fn management(opcode: u8, length: u32) -> Block {
+    let [a, b, c, d] = length.to_be_bytes();
+    block([opcode, 0x10, administration::PROTOCOL, 0, 0, 0, a, b, c, d])
 }
 
 impl Command {
@@ -120,6 +126,18 @@ impl Command {
         let allocation = 8 + 8 * u32::from(units.max(1));
         let [a, b, c, d] = allocation.to_be_bytes();
         Self::asking(block([0xA0, 0, 0, 0, 0, 0, a, b, c, d]), allocation)
+    }
+
+    /// MANAGEMENT PROTOCOL OUT with a request of so many bytes to the server of the unit.
+    #[must_use]
+    pub fn management_out(length: u32) -> Self {
+        Self { cdb: management(0xA4, length), transfer: Transfer::Out(length) }
+    }
+
+    /// MANAGEMENT PROTOCOL IN; read the answer with [`administration::parse`](super::administration::parse).
+    #[must_use]
+    pub fn management_in(allocation: u32) -> Self {
+        Self::asking(management(0xA3, allocation), allocation)
     }
 
     /// READ (16).

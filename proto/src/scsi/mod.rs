@@ -1,6 +1,7 @@
 //! SCSI: command blocks, sense, and the device servers of disks, optical drives, tape drives and media changers, to SPC-4, SBC-3, MMC-6,
 //! SSC-4 and SMC-3.
 
+pub mod administration;
 pub mod attention;
 pub mod capacity;
 pub mod cdb;

@@ -22,7 +22,7 @@ use crate::net::hyperscsi_link::with_limits;
 use crate::sealing::{self, new_cipher};
 use crate::site_key;
 use crate::stop::Stop;
-use crate::target::lun::TargetDevice;
+use crate::target::lun::{Administrator, TargetDevice};
 use crate::task::unless_broken;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, Uri};
 
@@ -141,8 +141,10 @@ impl Links {
         offering: Offering,
         ports: Vec<Port>,
         (other, held): (&iscsi::Node, u64),
+        administrator: Arc<dyn Administrator>,
     ) -> Outcome<Servers> {
-        let node = Arc::new(Node::new(offering, ports, held, other));
+        let node = Node::new(offering, ports, held, other).with_administrator(administrator);
+        let node = Arc::new(node);
         let server =
             |(link, config)| Server::new(Arc::clone(&node), link, with_limits(config), random());
         let servers: Result<Vec<_>, _> = self.0.into_iter().map(server).collect();

@@ -14,7 +14,7 @@ use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::rights::Rights;
 
 use crate::front::iscsi;
-use crate::target::lun::TargetDevice;
+use crate::target::lun::{Administrator, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::{self, Authorization};
 use crate::target::sessions::{ClientQuota, Identity, SessionEntry, Sessions};
@@ -107,6 +107,13 @@ impl Authorization for Admittance {
         self.policy.rights_of_key(*key, target.as_deref()?)
     }
 
+    fn administers(&self, session: &Entry) -> bool {
+        match &session.identity.client {
+            ClientId::Key(key) => self.policy.key_administers(*key),
+            _ => false,
+        }
+    }
+
     fn keeps(&self, _before: &Self, _session: &Entry) -> bool {
         true
     }
@@ -130,6 +137,13 @@ impl Node {
         let mut target = target.beside(other.sessions());
         target.set_ports(ports);
         Self { target, pools: Pools::new(held, held), links: Mutex::default() }
+    }
+
+    /// The same node, whose clients may administer the server, where they are listed so.
+    #[must_use]
+    pub fn with_administrator(mut self, administrator: Arc<dyn Administrator>) -> Self {
+        self.target.set_administrator(administrator);
+        self
     }
 
     /// Puts `offering` in place of what was served. Sessions that it still permits are not disturbed; the others are

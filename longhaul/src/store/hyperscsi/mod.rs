@@ -24,7 +24,8 @@ pub use error::{Loss, SessionError};
 pub use session::Session;
 pub use transport::HyperScsiTransport;
 
-use super::scsi::{self, OpenError, Options};
+use super::scsi::{self, Administration, OpenError, Options, Transport as _};
+use super::slow_login::warn_if_slow;
 pub use crate::uri::HyperScsiServer as Server;
 
 /// A volume of a server.
@@ -62,4 +63,16 @@ pub async fn connect(
 ) -> Result<Disk, OpenError<SessionError>> {
     let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), &options);
     Disk::open(transport, options).await
+}
+
+/// Connects to administer the server by way of one of its volumes, which is neither opened nor reserved.
+pub async fn administer(
+    volume: &Volume,
+    credentials: &Credentials,
+    options: &Options,
+) -> Result<Administration<Session>, SessionError> {
+    let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), options);
+    let login = transport.log_in(&volume.server, None);
+    let session = warn_if_slow(&volume.server, login).await?;
+    Ok(Administration::new(session, 0))
 }

@@ -30,14 +30,17 @@ use proto::iscsi::name::{IscsiName, Isid};
 pub use connections::{Connections, NotConnections};
 pub use discover::{DiscoveredTarget, discover};
 pub use error::{ConnectError, SessionError};
+use login::log_in;
 pub use session::{Loss, Session};
 pub use transport::IscsiTransport;
 
 use super::scsi::{self, Options};
 pub use super::scsi::{
-    Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError, Predecessor, ReplayLogOptions,
-    ReplayedLog, ReservationError, Seen, State, Unguarded, UnitError, Writers,
+    Administration, AdministrationError, Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError,
+    Predecessor, ReplayLogOptions, ReplayedLog, ReservationError, Seen, State, Unguarded,
+    UnitError, Writers,
 };
+use super::slow_login::warn_if_slow;
 use crate::stop::Stop;
 use crate::uri::Host;
 
@@ -177,6 +180,16 @@ pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<D
         );
     }
     Ok(disk)
+}
+
+/// Logs in to administer the server by way of a logical unit, which is neither opened nor reserved.
+pub async fn administer(
+    target: &IscsiTarget,
+    options: &ConnectOptions,
+) -> Result<Administration<Session>, ConnectError> {
+    let login = log_in(&target.portal, Some(&target.name), options, None);
+    let session = warn_if_slow(&target.portal, login).await.map_err(OpenError::Session)?;
+    Ok(Administration::new(session, target.lun))
 }
 
 /// Whether nothing that is sent there leaves this machine.

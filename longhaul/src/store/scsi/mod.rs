@@ -11,6 +11,7 @@
 //!
 //! A transport implements [`Transport`] and [`Session`].
 
+mod administration;
 mod announced;
 mod attend;
 mod change;
@@ -36,6 +37,7 @@ mod volume;
 mod watch;
 mod writers;
 
+pub use administration::{Administration, AdministrationError};
 pub use announced::Announced;
 pub use device::DeviceError;
 pub use disk::{Disk, State};
