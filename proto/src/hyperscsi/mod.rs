@@ -35,6 +35,7 @@ mod noise;
 mod numbers;
 mod outgoing;
 mod pacer;
+mod path;
 mod range_set;
 mod recovery;
 mod replay;
@@ -50,12 +51,12 @@ pub use command::{
     TaskAttribute, TaskFunction, TaskResponse,
 };
 pub use config::{
-    Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, Remote, SITE_KEY_LEN, SLOTS, SiteKey,
-    Timing,
+    Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, PATHS_MAX, Remote, SITE_KEY_LEN, SLOTS,
+    SiteKey, Timing,
 };
 pub use ended::Ended;
+pub use path::{PathState, PathStats};
 pub use server::{ConnectionId, Server, ServerEvent};
-pub use transport::PathStats;
 
 /// The EtherType of HS/eth.
 pub const ETHERTYPE: u16 = 0x889a;

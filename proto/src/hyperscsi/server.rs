@@ -18,7 +18,7 @@ use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood, reply_header
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
 use super::config::{Config, Fill, Random};
 use super::ended::Ended;
-use super::transport::PathStats;
+use super::path::PathStats;
 use crate::identity::PublicKey;
 use crate::time::Time;
 
@@ -297,10 +297,10 @@ impl Server {
         self.sessions.get(&connection.0).map_or(0, |session| session.unsent(devices))
     }
 
-    /// How the way to a client is.
+    /// How the ways to a client are, while there is a connection.
     #[must_use]
-    pub fn path(&self, connection: ConnectionId) -> Option<PathStats> {
-        Some(self.sessions.get(&connection.0)?.path())
+    pub fn paths(&self, connection: ConnectionId) -> Vec<PathStats> {
+        self.sessions.get(&connection.0).map_or_else(Vec::new, Session::paths)
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and

@@ -163,8 +163,8 @@ impl Server {
         self.note_at = now + NOTED_EVERY;
         self.node.note_losses(self.wire.local().to_string(), self.wire.losses());
         for (id, connection) in &self.connections {
-            if let Some(stats) = self.machine.path(*id) {
-                connection.note_path(&stats);
+            if let Some(stats) = self.machine.paths(*id).first() {
+                connection.note_path(stats);
             }
         }
     }
