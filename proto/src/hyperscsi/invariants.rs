@@ -57,6 +57,18 @@ fn endpoint(port: u16) -> Endpoint {
     Endpoint { link: LinkId(0), address: Address::Ip(SocketAddr::from(([127, 0, 0, 1], port))) }
 }
 
+/// A packet: whether it goes to the server, where that is, and its bytes.
+type Flying = (bool, Endpoint, Vec<u8>);
+
+/// What both ends have to send.
+fn sent(now: Time, client: &mut Client, server: &mut Server) -> Vec<Flying> {
+    let to_server = core::iter::from_fn(|| client.poll_transmit(now));
+    let to_server = to_server.map(|it| (true, it.to, it.bytes.to_vec()));
+    let to_client = core::iter::from_fn(|| server.poll_transmit(now));
+    let to_client = to_client.map(|it| (false, it.to, it.bytes.to_vec()));
+    to_server.chain(to_client).collect()
+}
+
 /// Both machines, while a script says what becomes of each packet: it arrives, is lost, arrives twice, late, or
 /// changed, or is preceded by bytes of the script.
 ///
@@ -75,19 +87,11 @@ pub fn machines(new_cipher: NewCipher, script: &[u8]) {
     let mut server = Server::new(now, config(2), fill(2));
     let mut script = script.iter().copied();
     let (mut executed, mut submitted) = (0_u64, 0_u64);
-    // Whether it goes to the server, its far end, and its bytes.
-    let mut late: Vec<(bool, Endpoint, Vec<u8>)> = Vec::new();
+    let mut late: Vec<Flying> = Vec::new();
     let second = (endpoint(1112), endpoint(PORT + 1));
     while let Some(step) = script.next() {
         let mut flying = core::mem::take(&mut late);
-        flying.extend(
-            core::iter::from_fn(|| client.poll_transmit(now))
-                .map(|it| (true, it.to, it.bytes.to_vec())),
-        );
-        flying.extend(
-            core::iter::from_fn(|| server.poll_transmit(now))
-                .map(|it| (false, it.to, it.bytes.to_vec())),
-        );
+        flying.extend(sent(now, &mut client, &mut server));
         for (to_server, to, mut bytes) in flying {
             let copies = match script.next().unwrap_or(0) {
                 0..=150 => 1,

@@ -15,7 +15,7 @@
 //!
 //! A packet is the payload of a frame (EtherType [`ETHERTYPE`]; padding behind it is ignored) or of a datagram (UDP port
 //! [`PORT`]). `poll_transmit` gives nothing while the congestion window or the pace forbids it; `next_deadline` says when
-//! to ask again. A client is one connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that
+//! to ask again; `poll_transmit_by` leaves out what is for links that take nothing now. A client is one connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that
 //! were not answered may have been executed. A server is asked about each client that has proven its key
 //! ([`ServerEvent::Proven`]), and executes each command that it is given exactly once.
 

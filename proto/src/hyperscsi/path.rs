@@ -35,6 +35,18 @@ pub enum PathState {
     Failed,
 }
 
+impl PathState {
+    /// As it is shown.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unproven => "unproven",
+            Self::Active => "active",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// How the way to a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStats {

@@ -5,7 +5,7 @@ mod paths;
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
-use super::address::{Endpoint, Transmit};
+use super::address::{Endpoint, LinkId, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
 use super::config::{Config, Random};
 use super::ended::Ended;
@@ -369,8 +369,12 @@ impl Transport {
         Some(Transmit { to, bytes: packet.into() })
     }
 
-    /// The next packet.
-    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+    /// The next packet; one of data only by links that take more.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        takes: &dyn Fn(LinkId) -> bool,
+    ) -> Option<Transmit> {
         if self.ended.is_some() {
             return None;
         }
@@ -384,10 +388,13 @@ impl Transport {
         if let Some(report) = self.poll_proofs(now) {
             return Some(report);
         }
-        if let Some(control) = self.controls.pop_front() {
-            return self.send_control(now, control);
+        while let Some(control) = self.controls.pop_front() {
+            let sent = self.send_control(now, control);
+            if sent.is_some() || self.ended.is_some() {
+                return sent;
+            }
         }
-        self.poll_fragment(now)
+        self.poll_fragment(now, takes)
     }
 
     fn poll_ack(&mut self, now: Time, at: usize) -> Option<Transmit> {
@@ -408,6 +415,10 @@ impl Transport {
             Via::Address(_, to) => to,
             Via::Best | Via::Path(_) => self.paths[at].endpoint,
         };
+        // A question of a path that has failed meanwhile.
+        if content.is_some() && self.paths[at].state != PathState::Active {
+            return None;
+        }
         let header = Header { ack_now: content.is_some(), ..self.header(at, opcode) };
         match content {
             Some(content) => self.sent(now, at, (header, &body), content),
@@ -429,8 +440,8 @@ impl Transport {
         Some(transmit)
     }
 
-    fn poll_fragment(&mut self, now: Time) -> Option<Transmit> {
-        let at = self.schedule(now)?;
+    fn poll_fragment(&mut self, now: Time, takes: &dyn Fn(LinkId) -> bool) -> Option<Transmit> {
+        let at = self.schedule(now, takes)?;
         let slot = self.next_slot()?;
         let most = usize::from(self.options.packet_max) - HEADER_LEN - FRAGMENT_LEN - TAG_LEN;
         let message = self.outgoing.get_mut(&slot)?;

@@ -154,8 +154,14 @@ fn path_that_dies_under_load_costs_no_error_and_comes_back() {
         let took = net.now - begun;
         assert!(took < Duration::from_millis(400), "{dying}: {took:?}");
         load(&mut net, 8);
+        net.wiretap.clear();
         net.pass(Duration::from_secs(120));
         load(&mut net, 8);
+        let is_other = |(_, bytes): &&(Endpoint, Vec<u8>)| {
+            usize::from(bytes[12]) == dying
+                && ![ADDR_REPORT, ADDR_REPLY].contains(&(bytes[4] & 0x7f))
+        };
+        assert_eq!(net.wiretap.iter().find(is_other), None, "only questions whether it is back");
         assert!(net.ended.is_empty());
         assert_eq!(states(&net)[0][1 - dying], PathState::Active);
         assert_ne!(states(&net)[0][dying], PathState::Active);

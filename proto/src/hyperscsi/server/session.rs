@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::address::{Endpoint, Transmit};
+use super::super::address::{Endpoint, LinkId, Transmit};
 use super::super::codec::{
     Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
     reply_header,
@@ -268,10 +268,14 @@ impl Session {
         self.transport.set_grant(now, grant, true);
     }
 
-    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        takes: &dyn Fn(LinkId) -> bool,
+    ) -> Option<Transmit> {
         // Nothing goes to a client before it was accepted.
         self.devices.as_ref()?;
-        self.transport.poll_transmit(now)
+        self.transport.poll_transmit(now, takes)
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config, random: &mut Random) {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::super::address::{Endpoint, Transmit};
+use super::super::address::{Endpoint, LinkId, Transmit};
 use super::super::codec::{HEADER_LEN, Header, Opcode};
 use super::super::config::Random;
 use super::super::ended::Ended;
@@ -176,7 +176,7 @@ impl Transport {
 
     /// The path that the next fragment takes now: the one by which it arrives first. Nothing if all are full, or if
     /// those that are not would be slower than to wait for another one.
-    pub(super) fn schedule(&mut self, now: Time) -> Option<usize> {
+    pub(super) fn schedule(&mut self, now: Time, takes: &dyn Fn(LinkId) -> bool) -> Option<usize> {
         self.pace = None;
         if self.ready.is_empty() {
             return None;
@@ -189,7 +189,8 @@ impl Transport {
             if !is_usable {
                 continue;
             }
-            let ready = path.ready(now);
+            // A link that takes nothing now is as good as a full window.
+            let ready = path.ready(now).filter(|_| takes(path.endpoint.link));
             if ready.is_some_and(|time| time <= now) {
                 let packet = u64::from(self.options.packet_max);
                 let arrival = if path.probes > 0 { Duration::ZERO } else { path.arrival(packet) };
