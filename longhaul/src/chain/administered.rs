@@ -33,10 +33,10 @@ pub async fn administer(uri: &Uri, login: &Login) -> Outcome<Administered> {
             session.map(Administered::Iscsi).map_err(|why| explain_connect(what(), why))
         }
         Location::Served(volume) => {
-            let HyperScsiUri { server, volume: name, pin } = volume.clone();
+            let HyperScsiUri { server, volume: name, pin, paths } = volume.clone();
             let credentials = store::credentials(&login.seal, pin);
             let credentials = credentials.map_err(|why| why.within(&what()))?;
-            let volume = hyperscsi::Volume { server, name };
+            let volume = hyperscsi::Volume { server, name, paths };
             let options = scsi::Options::default();
             let session = hyperscsi::administer(&volume, &credentials, &options).await;
             session.map(Administered::HyperScsi).or_fail(what)

@@ -260,7 +260,7 @@ async fn begin(
     let server = server.or_fail(|| "cannot tell where the server listens".to_owned())?;
     live.listens(server.portals(), pin);
     announce(live.volumes(), server.portals(), pin)?;
-    for uri in beside.uris(live.volumes(), live.config(), pin) {
+    for uri in beside.uris(live.volumes(), pin) {
         super::announce(&format!("ready {uri}"))?;
     }
     if let Some(name) = invite

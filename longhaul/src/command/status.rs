@@ -324,11 +324,14 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         let _ = write!(text, ": ");
         let _ =
             write!(text, "{commands} commands, {bytes} bytes, in flight {}", activity.in_flight);
-        if let Some(path) = &session.path {
-            let PathStatus { rtt_us, window, sent, lost, forged, epoch, .. } = path;
+        for one in &session.paths {
+            let PathStatus { path, state, address, rtt_us, window, sent, lost, .. } = one;
+            let PathStatus { forged, epoch, .. } = one;
             let _ = write!(
                 text,
-                "\n    round trip {rtt_us} us, window {} bytes, {lost} of {sent} packets lost, {forged} forged, keys {epoch}",
+                "\n    path {path} to {} {}: round trip {rtt_us} us, window {} bytes, {lost} of {sent} packets lost, {forged} forged, keys {epoch}",
+                OneLine(address),
+                OneLine(state),
                 Size(*window)
             );
         }

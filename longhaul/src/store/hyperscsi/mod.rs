@@ -35,6 +35,8 @@ pub struct Volume {
     pub server: Server,
     /// What it is called there.
     pub name: String,
+    /// Where else the server is: one connection uses all of these at once.
+    pub paths: Vec<Server>,
 }
 
 /// Who we are, and whom we trust.
