@@ -2,6 +2,7 @@
 //! answer anything; nothing here trusts it.
 
 pub mod changer;
+pub mod optical;
 pub mod tape;
 
 use super::provisioning::{self, LbaStatus};

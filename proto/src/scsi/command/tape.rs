@@ -146,11 +146,11 @@ impl Command {
         Self::asking(block([0x05]), BLOCK_LIMITS)
     }
 
-    /// MODE SENSE (6) for the header and the block descriptor, with the page that each drive has; read the answer with
+    /// MODE SENSE (6) for the header and the block descriptor, which come before the pages, of all there are; read the answer with
     /// [`TapeMode::parse`].
     #[must_use]
     pub fn tape_mode() -> Self {
-        Self::asking(block([0x1A, 0, 0x00, 0, MODE as u8]), MODE)
+        Self::asking(block([0x1A, 0, 0x3F, 0, MODE as u8]), MODE)
     }
 
     /// MODE SELECT (6) with PF: everything as it is, and blocks of this length; 0 for blocks of any. With its parameter list.

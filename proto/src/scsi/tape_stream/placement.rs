@@ -130,7 +130,10 @@ impl Placement {
         };
         self.step = match self.step {
             Step::Ready => Step::Select,
-            Step::Select if !settings.can_locate => Step::Confirm,
+            // It stays where it is.
+            Step::Select if !settings.can_locate => {
+                return Ok(Some(Placed { is_reset: self.is_reset }));
+            }
             Step::Select if self.is_reset && self.goal.landmark.is_some() => Step::Find,
             Step::Find => Step::Look,
             Step::Look => {
@@ -186,9 +189,6 @@ impl Placement {
         let found = position(settings, answer);
         let target = self.target();
         if found != Some(target) {
-            if !settings.can_locate {
-                return Err(StreamError::NoLocate);
-            }
             let found = found.map_or_else(
                 || "nobody knows where it is".to_owned(),
                 |object| format!("it is before block {object}"),

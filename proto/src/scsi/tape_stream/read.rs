@@ -7,7 +7,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::answer::{Answer, Remark, StreamError, Trouble, judge};
-use super::placement::{Goal, Landmark, Placement};
+use super::placement::{Goal, Landmark, Placed, Placement};
 use super::write::last_block;
 use super::{Fixed, Request, Settings, Stream};
 use crate::scsi::command::Command;
@@ -136,7 +136,8 @@ impl Read {
 
     fn take_turn(&mut self) {
         let State::Draining(next) = &self.state else { return };
-        if !self.under_way.is_empty() {
+        // Nothing follows on a failure: commands that another has aborted may have no answer.
+        if !self.under_way.is_empty() && !matches!(next, Next::Fail(_)) {
             return;
         }
         self.state = match next.clone() {
@@ -284,6 +285,9 @@ impl Stream for Read {
                         *sent = None;
                     }
                 }
+                Ok(Some(Placed { is_reset: true })) if !self.settings.can_locate => {
+                    self.state = State::Failed(StreamError::NoLocate);
+                }
                 Ok(Some(_)) => {
                     self.is_reset = false;
                     self.state = if self.end.is_some() { State::Done } else { State::Running };
@@ -328,7 +332,9 @@ impl Stream for Read {
     }
 
     fn connected(&mut self, is_reset: bool) {
-        if self.is_lost() {
+        if self.is_lost() && !self.settings.can_locate {
+            self.state = State::Failed(StreamError::NoLocate);
+        } else if self.is_lost() {
             self.state = self.place_again(is_reset, "a lost connection".to_owned());
         }
     }

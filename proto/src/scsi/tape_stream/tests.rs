@@ -502,7 +502,7 @@ impl<F: Fn(&Write) -> bool> Machine for Until<'_, F> {
 }
 
 #[test]
-fn what_does_not_pass_ends_a_stream_with_its_reason() {
+fn lasting_trouble_ends_a_stream_with_its_reason() {
     let mut drive = used(0);
     drive.is_protected = true;
     assert_eq!(write(&mut drive, &[]).0.failure(), Some(&StreamError::WriteProtected));

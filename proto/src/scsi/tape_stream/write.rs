@@ -7,7 +7,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::answer::{Answer, StreamError, Trouble, judge};
-use super::placement::{Goal, Landmark, Placement, position};
+use super::placement::{Goal, Landmark, Placed, Placement, position};
 use super::{Request, Settings, Stream};
 use crate::scsi::command::Command;
 
@@ -199,6 +199,10 @@ impl Write {
         {
             self.state = State::Done;
         }
+        // Nothing follows on it: commands that another has aborted may have no answer.
+        if let State::Draining(Trouble::Failed(why), _) = &self.state {
+            self.state = State::Failed(why.clone());
+        }
         if !self.under_way.is_empty() {
             return;
         }
@@ -263,7 +267,7 @@ impl Write {
             self.unsynced >= self.settings.stable_every || item.is_none() && self.is_finished;
         if is_due && self.is_dirty {
             (self.unsynced, self.is_dirty) = (0, false);
-            self.check_next = Some(self.next);
+            self.check_next = self.settings.can_locate.then_some(self.next);
             let sync = (Command::write_filemarks(0), Bytes::new(), 0);
             return Some((Purpose::Sync(self.next), sync));
         }
@@ -329,6 +333,10 @@ impl Write {
     /// A command was carried out, and all before it.
     fn done(&mut self, purpose: Purpose, answer: &Answer) {
         match purpose {
+            // One that cannot be placed is not asked where it is: tgt's answers nothing of use.
+            Purpose::Sync(number) if !self.settings.can_locate => {
+                self.settle(number, self.object_of(purpose));
+            }
             Purpose::Item(_) | Purpose::Sync(_) | Purpose::Place => {}
             Purpose::Check(number) => {
                 let expected = self.object_of(purpose);
@@ -402,6 +410,11 @@ impl Stream for Write {
             self.is_reset |= placement.is_reset();
             match answered {
                 Ok(None) => {}
+                Ok(Some(Placed { is_reset: true }))
+                    if !self.settings.can_locate && self.acknowledged > self.first =>
+                {
+                    self.state = State::Failed(StreamError::NoLocate);
+                }
                 Ok(Some(placed)) => self.go_on(placed.is_reset),
                 Err(why) => self.state = State::Failed(why),
             }
@@ -442,7 +455,9 @@ impl Stream for Write {
     }
 
     fn connected(&mut self, is_reset: bool) {
-        if self.is_lost() {
+        if self.is_lost() && !self.settings.can_locate {
+            self.state = State::Failed(StreamError::NoLocate);
+        } else if self.is_lost() {
             self.state = self.place_again(is_reset, "a lost connection".to_owned());
         }
     }
