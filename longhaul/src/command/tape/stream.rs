@@ -89,10 +89,10 @@ impl<'d> Link<'d> {
         let (began, mut wait) = (Instant::now(), FIRST_WAIT);
         loop {
             let not = match self.drive.unit.open_again().await {
-                Ok(is_reset) => {
+                Ok(()) => {
                     self.drive.opened_again().await;
                     print_error(&"longhaul: connected again; going on where the tape is");
-                    stream.connected(is_reset);
+                    stream.connected();
                     return Ok(());
                 }
                 Err(not) => not,

@@ -69,9 +69,8 @@ pub trait RawUnit: Send + Sync {
     /// Whether it is reserved for us.
     fn is_reserved(&self) -> bool;
 
-    /// Opens it on a new session, once the one before is lost: the same unit, still ours, with nothing old under way. Says
-    /// whether it was reset meanwhile, as far as it tells.
-    fn open_again(&mut self) -> Pending<'_, Result<bool, NotOpen>>;
+    /// Opens it on a new session, once the one before is lost: the same unit, still ours, with nothing old under way.
+    fn open_again(&mut self) -> Pending<'_, Result<(), NotOpen>>;
 
     /// Gives the reservation back, and logs out.
     fn close(&self) -> Pending<'_, ()>;
@@ -145,7 +144,7 @@ impl<T: Transport> TransportUnit<T> {
         Ok(self.reservation.acquire(&self.unit, &self.place(), request).await?)
     }
 
-    async fn open_new_session(&mut self) -> Result<bool, OpenError<T::Error>> {
+    async fn open_new_session(&mut self) -> Result<(), OpenError<T::Error>> {
         let before = self.unit.session();
         let (unit, standard, serial) = Self::attempt(&self.transport, Some(before)).await?;
         if (&standard.product, &serial) != (&self.standard.product, &self.serial) {
@@ -161,9 +160,7 @@ impl<T: Transport> TransportUnit<T> {
         {
             return Err(OpenError::NotReset { is_final, answer });
         }
-        // What it tells is noted with whichever command it comes.
-        self.unit.ask(Command::inquiry()).await?;
-        Ok(self.unit.session().announced().was_reset())
+        Ok(())
     }
 }
 
@@ -231,7 +228,7 @@ impl<T: Transport> RawUnit for TransportUnit<T> {
         self.options.writers != Writers::Unasked && self.reservation.is_held()
     }
 
-    fn open_again(&mut self) -> Pending<'_, Result<bool, NotOpen>> {
+    fn open_again(&mut self) -> Pending<'_, Result<(), NotOpen>> {
         Box::pin(async {
             // What is left of it is of no use.
             self.unit.session().abandon();

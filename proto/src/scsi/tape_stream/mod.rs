@@ -6,8 +6,9 @@
 //!
 //! 1. The answers of all commands that are under way are waited for, unless their session is gone.
 //! 2. The head is put behind the last object of which it is certain that it is where it belongs: of a drive that was reset,
-//!    and may have lost what lay in its buffer, behind what was made stable; else behind what was acknowledged in order.
-//!    READ POSITION confirms that. After a reset the object before it is read, so that no other tape is written to.
+//!    or whose session was lost, behind what was made stable, as it may have lost what lay in its buffer; else behind what was
+//!    acknowledged in order. READ POSITION confirms that. After a reset the object before it is read, so that no other tape is
+//!    written to.
 //! 3. From there on objects are written or read again. What a drive has carried out behind that place is overwritten.
 //!
 //! A drive that is reset while its session lives on, and rewinds for that, is not one to be used so: what was under way then
@@ -104,9 +105,9 @@ pub trait Stream {
     /// Whether it waits for a new session.
     fn is_lost(&self) -> bool;
 
-    /// There is a new session, with nothing of the old one under way any more. What lay in the buffer of the drive may be lost,
-    /// if it `is_reset`.
-    fn connected(&mut self, is_reset: bool);
+    /// There is a new session, with nothing of the old one under way any more. What lay in the buffer of the drive may be lost:
+    /// an answer that told of a reset may have been lost with the session.
+    fn connected(&mut self);
 
     /// Why it has ended, if it has before its end.
     fn failure(&self) -> Option<&StreamError>;

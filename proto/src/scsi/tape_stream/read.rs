@@ -218,16 +218,21 @@ impl Read {
         if actual > BLOCK_MAX {
             return other();
         }
-        if actual > length.bytes() {
+        // tgt sends so many bytes as were asked for in vain, which may be fewer than the block has.
+        if actual > length.bytes() || answer.data.len() < actual as usize {
+            if !self.settings.can_locate {
+                return other();
+            }
             self.block = actual;
-            let why = format!("a block of {actual} bytes, longer than the ones before");
-            // Nothing was lost: what came is a part of it.
+            let why = format!("a block of {actual} bytes, of which only a part came");
             self.stalls = 0;
             return Some(Next::Place { is_reset: false, why });
         }
-        if !self.is_known {
-            (self.block, self.is_known) = (actual.max(1), true);
+        // Where it cannot be read once more it is asked for with room for a longer one.
+        if !self.is_known && self.settings.can_locate {
+            self.block = actual.max(1);
         }
+        self.is_known = true;
         self.deliver(answer.data.slice(..answer.data.len().min(actual as usize)), 1);
         None
     }
@@ -331,11 +336,11 @@ impl Stream for Read {
         matches!(self.state, State::Lost)
     }
 
-    fn connected(&mut self, is_reset: bool) {
+    fn connected(&mut self) {
         if self.is_lost() && !self.settings.can_locate {
             self.state = State::Failed(StreamError::NoLocate);
         } else if self.is_lost() {
-            self.state = self.place_again(is_reset, "a lost connection".to_owned());
+            self.state = self.place_again(true, "a lost connection".to_owned());
         }
     }
 

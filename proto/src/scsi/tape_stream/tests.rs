@@ -262,7 +262,7 @@ fn run(drive: &mut Drive, machine: &mut impl Machine, faults: &[(usize, Fault)])
         }
         match step % 6 {
             0 | 2 => machine.feed(),
-            1 | 3 if machine.stream().is_lost() => machine.stream().connected(false),
+            1 | 3 if machine.stream().is_lost() => machine.stream().connected(),
             1 | 3 => sent.extend(machine.stream().poll()),
             4 => {
                 drive.deepest = drive.deepest.max(sent.len() + answers.len());
@@ -363,6 +363,20 @@ fn written_blocks_are_on_the_tape_once_whatever_happens_at_which_step() {
             let (writer, _) = write(&mut drive, &[(step, fault)]);
             assert_eq!(writer.failure(), None, "{step} {fault:?}");
             assert_written(&drive, 3, &[(step, fault)]);
+        }
+    }
+}
+
+/// The answer that told of the reset was lost with the session.
+#[test]
+fn reset_of_which_nobody_was_told_loses_nothing() {
+    for step in 0..150 {
+        for later in step..step + 40 {
+            let faults = [(step, Fault::Reset), (later, Fault::Cut(0))];
+            let mut drive = used(3);
+            let (writer, _) = write(&mut drive, &faults);
+            assert_eq!(writer.failure(), None, "{faults:?}");
+            assert_written(&drive, 3, &faults);
         }
     }
 }
@@ -529,6 +543,32 @@ fn lasting_trouble_ends_a_stream_with_its_reason() {
         }
     }
     assert!(ended > 0);
+}
+
+/// tgt sends so many bytes of a shorter block as were asked for in vain. It knows no LOCATE; of one that does the block is
+/// read once more.
+#[test]
+fn block_of_which_a_part_came_is_not_taken_for_whole() {
+    for can_locate in [true, false] {
+        let mut read = Read::new(Settings { can_locate, ..settings() }, 0);
+        let stream = Stream { incorrect_length: true, ..Stream::NONE };
+        let short = |asked: u32, actual: u32, came: usize| {
+            let left = u64::from(asked - actual);
+            let sense = Sense::new(Key::NoSense, Additional::NONE).with_stream(stream);
+            answer(Status::CheckCondition, Some(sense.with_information(left)), vec![7; came].into())
+        };
+        let first = read.poll().unwrap();
+        let crate::scsi::command::Transfer::In(asked) = first.command.transfer else { panic!() };
+        read.answered(first.ticket, short(asked, 100, 100));
+        assert_eq!(read.take().unwrap().len(), 100);
+        let second = read.poll().unwrap();
+        let crate::scsi::command::Transfer::In(asked) = second.command.transfer else { panic!() };
+        assert_eq!(asked == 100, can_locate, "room for a longer one");
+        read.answered(second.ticket, short(asked, 60, 40));
+        assert_eq!(read.take(), None);
+        read.poll();
+        assert_eq!(read.failure(), (!can_locate).then_some(&StreamError::OtherLength(1)));
+    }
 }
 
 #[test]

@@ -454,11 +454,11 @@ impl Stream for Write {
         matches!(self.state, State::Lost)
     }
 
-    fn connected(&mut self, is_reset: bool) {
+    fn connected(&mut self) {
         if self.is_lost() && !self.settings.can_locate {
             self.state = State::Failed(StreamError::NoLocate);
         } else if self.is_lost() {
-            self.state = self.place_again(is_reset, "a lost connection".to_owned());
+            self.state = self.place_again(true, "a lost connection".to_owned());
         }
     }
 
