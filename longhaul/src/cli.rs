@@ -9,7 +9,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    admin, attach, cat, check, clients, cluster, config, copy, discover, doctor, get, help,
+    admin, attach, cat, cd, check, clients, cluster, config, copy, discover, doctor, get, help,
     identity, info, invite, journal, key, ls, man_pages, media, mirror, mount, named,
     outlast_stray_signals, reload, replay, revoke, serve, status, tape, tune, umount, upgrade,
     volumes,
@@ -85,6 +85,7 @@ enum Command {
     Cluster(cluster::Args),
     Mirror(mirror::Args),
     Tape(tape::Args),
+    Cd(cd::Args),
     Tune(tune::Args),
     Help(help::Args),
     Completions(man_pages::Completions),
@@ -219,6 +220,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Cluster(args) => cluster::run(args).await,
             Command::Mirror(args) => mirror::run(args).await,
             Command::Tape(args) => tape::run(args).await,
+            Command::Cd(args) => cd::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Help(args) => help::run(&args, Cli::command()),
             Command::Completions(args) => man_pages::completions(&args, Cli::command()),

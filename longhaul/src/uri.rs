@@ -201,6 +201,17 @@ impl Uri {
         Self::Tape(None)
     }
 
+    /// Another unit of the same target; `None` if it is that unit, or has no number.
+    #[must_use]
+    pub fn other_unit(&self, lun: u16) -> Option<Self> {
+        match self {
+            Self::Iscsi(unit) if unit.lun != lun => {
+                Some(Self::Iscsi(IscsiUri { lun, ..unit.clone() }))
+            }
+            _ => None,
+        }
+    }
+
     /// The same where the paths of files begin at the directory `base`.
     #[must_use]
     pub fn resolved_in(self, base: &Path) -> Self {

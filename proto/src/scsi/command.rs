@@ -1,5 +1,9 @@
-//! The initiator's side: command blocks for a disk, and readers for what devices answer. A device may
+//! The initiator's side: command blocks for a disk and what all units have, and readers for what devices answer. A device may
 //! answer anything; nothing here trusts it.
+
+pub mod changer;
+pub mod optical;
+pub mod tape;
 
 use super::provisioning::{self, LbaStatus};
 use super::reservation::{ReserveInAction, ReserveOutAction};
@@ -79,6 +83,12 @@ impl Command {
     #[must_use]
     pub fn test_unit_ready() -> Self {
         Self::without_data([0; 16])
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    #[must_use]
+    pub fn prevent_removal(prevent: bool) -> Self {
+        Self::without_data(block([0x1E, 0, 0, 0, u8::from(prevent)]))
     }
 
     /// INQUIRY for the standard page; read the answer with [`Standard::parse`].

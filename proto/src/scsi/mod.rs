@@ -25,6 +25,7 @@ pub mod sense;
 pub mod stall;
 pub mod status;
 pub mod supported;
+pub mod tape_stream;
 pub(crate) mod text_id;
 pub mod transport;
 pub mod unit;

@@ -24,7 +24,7 @@ pub use error::{Loss, SessionError};
 pub use session::Session;
 pub use transport::HyperScsiTransport;
 
-use super::scsi::{self, Administration, OpenError, Options, Transport as _};
+use super::scsi::{self, Administration, OpenError, Options, Transport as _, TransportUnit};
 use super::slow_login::warn_if_slow;
 pub use crate::uri::HyperScsiServer as Server;
 
@@ -77,4 +77,14 @@ pub async fn administer(
     let login = transport.log_in(&volume.server, None);
     let session = warn_if_slow(&volume.server, login).await?;
     Ok(Administration::new(session, 0))
+}
+
+/// Connects to a server and opens one of its volumes, of any type, for who sends it commands.
+pub async fn open_unit(
+    volume: &Volume,
+    credentials: &Credentials,
+    options: Options,
+) -> Result<TransportUnit<HyperScsiTransport>, OpenError<SessionError>> {
+    let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), &options);
+    TransportUnit::open(transport, options).await
 }
