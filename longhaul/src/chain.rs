@@ -122,6 +122,8 @@ pub struct OpenOptions {
     pub standby: bool,
     /// What it is like then, if that is known: then its file is not looked at.
     pub known_shape: Option<Shape>,
+    /// The connection by which images of a Ceph cluster are opened; each has its own if `None`.
+    pub ceph: Option<Arc<host::rbd::Client>>,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.

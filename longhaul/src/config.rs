@@ -42,7 +42,7 @@ pub use access::{Access, Group};
 use change::GivenOptions;
 pub use changer::ChangerRole;
 pub(crate) use changer::{units_with_drives, with_drives};
-pub use cluster::ClusterOptions;
+pub use cluster::{ClusterOptions, RecordPlace};
 use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;

@@ -1,7 +1,7 @@
 //! URIs: how a user names a volume.
 
 pub mod compound;
-mod rbd;
+pub(crate) mod rbd;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

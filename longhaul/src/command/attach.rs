@@ -265,6 +265,7 @@ impl VolumeArgs {
             elements: None,
             standby: false,
             known_shape: None,
+            ceph: None,
             same_as: None,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
             replay_log,

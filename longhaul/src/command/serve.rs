@@ -162,7 +162,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
     let volumes = &config.volumes;
-    let cluster = config.cluster.as_ref().map(Cluster::new).transpose()?;
+    let cluster = unless_stopped(&stop, open_cluster(&config)).await?;
     let others = portals::others(&config).await?;
     let chains = open_first(&config, &stop).await?;
     let remembered = match remember(volumes, &chains, &config).await {
@@ -327,6 +327,11 @@ impl Args {
         config.clients.splice(..0, self.chap.chap().map(Client::by_chap));
         Ok(Config { chap_weak: self.chap.is_weak(), volumes, ..config })
     }
+}
+
+async fn open_cluster(config: &Config) -> Outcome<Option<Cluster>> {
+    let Some(options) = config.cluster.clone() else { return Ok(None) };
+    blocking(move || Cluster::new(&options).map(Some)).await
 }
 
 /// The volumes that a server begins with. Those of a cluster are opened when this gateway takes over.
