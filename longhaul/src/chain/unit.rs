@@ -55,7 +55,7 @@ async fn behind_iscsi(
 
 async fn behind_hyperscsi(
     uri: &Uri,
-    HyperScsiUri { server, volume, pin }: &HyperScsiUri,
+    HyperScsiUri { server, volume, pin, paths }: &HyperScsiUri,
     options: &UnitOptions,
 ) -> Outcome<Box<dyn RawUnit>> {
     let what = || format!("cannot open {uri}");
@@ -68,7 +68,8 @@ async fn behind_hyperscsi(
         stop: options.stop.clone(),
         ..ScsiOptions::default()
     };
-    let volume = hyperscsi::Volume { server: server.clone(), name: volume.clone() };
+    let (server, name, paths) = (server.clone(), volume.clone(), paths.clone());
+    let volume = hyperscsi::Volume { server, name, paths };
     let opened = hyperscsi::open_unit(&volume, &who, with).await;
     Ok(Box::new(opened.map_err(|why| explain_open(what(), why))?))
 }
