@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::attached::AttachStatus;
 use super::server_socket::ServerSocket;
 use super::umount;
-use crate::block_devices::{loops_over, mounts_of};
+use crate::block_devices::{devices_over, mounts_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::{Json, OneLine, Shown as _};
@@ -192,7 +192,7 @@ fn tell(mut failures: Vec<Failure>) -> Outcome {
 
 /// A mount whose process has ended, and for which another one is being started.
 fn unserved(file: &Path) -> Failure {
-    let mounts = loops_over(file).into_iter().flat_map(|device| mounts_of(&device));
+    let mounts = devices_over(file).into_iter().flat_map(|device| mounts_of(&device));
     let place = mounts.map(|mount| mount.place).next().unwrap_or_else(|| file.to_owned());
     Failure::new(format!("{} is served by nobody at the moment", place.shown()))
         .hint("another process is about to take it over; its log in the state directory says more")
