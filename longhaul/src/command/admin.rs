@@ -62,7 +62,7 @@ struct Status {
 pub async fn run(args: Args) -> Outcome {
     let Args { uri, login, mut action } = args;
     let login = login.login().await?;
-    let session = Arc::new(chain::administer(&uri, &login).await?);
+    let session = Arc::new(chain::administer(&uri, login).await?);
     let done = match action.server().set_elsewhere(Arc::clone(&session)) {
         Ok(()) => carry_out(action).await,
         Err(why) => Err(why),

@@ -178,7 +178,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let disks = disks(&config.volumes, &chains, &remembered, (cluster.as_ref(), &movements));
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
-    let (node, beside) = nodes((&config, &disks), policy, (secure, administrator), links);
+    let (node, beside) = nodes((&config, &disks), policy, secure, (links, administrator));
     metrics::begin(metrics, (&node, beside.as_ref().ok()), cluster.as_ref());
     let server = Server::on(listeners, Arc::clone(&node)).map(|it| it.with_others(&others));
     let opened = (chains, disks, remembered);
@@ -226,8 +226,8 @@ fn signals(config: &Config) -> Outcome<(Stop, Option<Signal>)> {
 fn nodes(
     (config, disks): (&Config, &[Disk]),
     policy: impl FnOnce(Vec<IscsiName>) -> Policy,
-    (secure, administrator): (Option<(Sealing, Arc<dyn Enrolment>)>, Arc<dyn Administrator>),
-    links: hyperscsi::Links,
+    secure: Option<(Sealing, Arc<dyn Enrolment>)>,
+    (links, administrator): (hyperscsi::Links, Arc<dyn Administrator>),
 ) -> (Arc<Node>, Outcome<hyperscsi::Servers>) {
     let ports = match config.cluster {
         Some(_) => config.ports_in_cluster(false),

@@ -24,8 +24,7 @@ pub use error::{Loss, SessionError};
 pub use session::Session;
 pub use transport::HyperScsiTransport;
 
-use super::scsi::{self, Administration, OpenError, Options, Transport as _, TransportUnit};
-use super::slow_login::warn_if_slow;
+use super::scsi::{self, OpenError, Options, TransportUnit};
 pub use crate::uri::HyperScsiServer as Server;
 
 /// A volume of a server.
@@ -65,18 +64,6 @@ pub async fn connect(
 ) -> Result<Disk, OpenError<SessionError>> {
     let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), &options);
     Disk::open(transport, options).await
-}
-
-/// Connects to administer the server by way of one of its volumes, which is neither opened nor reserved.
-pub async fn administer(
-    volume: &Volume,
-    credentials: &Credentials,
-    options: &Options,
-) -> Result<Administration<Session>, SessionError> {
-    let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), options);
-    let login = transport.log_in(&volume.server, None);
-    let session = warn_if_slow(&volume.server, login).await?;
-    Ok(Administration::new(session, 0))
 }
 
 /// Connects to a server and opens one of its volumes, of any type, for who sends it commands.

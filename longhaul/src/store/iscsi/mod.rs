@@ -30,17 +30,14 @@ use proto::iscsi::name::{IscsiName, Isid};
 pub use connections::{Connections, NotConnections};
 pub use discover::{DiscoveredTarget, discover};
 pub use error::{ConnectError, SessionError};
-use login::log_in;
 pub use session::{Loss, Session};
 pub use transport::IscsiTransport;
 
 use super::scsi::{self, Options, TransportUnit};
 pub use super::scsi::{
-    Administration, AdministrationError, Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError,
-    Predecessor, ReplayLogOptions, ReplayedLog, ReservationError, Seen, State, Unguarded,
-    UnitError, Writers,
+    Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError, Predecessor, ReplayLogOptions,
+    ReplayedLog, ReservationError, Seen, State, Unguarded, UnitError, Writers,
 };
-use super::slow_login::warn_if_slow;
 use crate::stop::Stop;
 use crate::uri::Host;
 
@@ -195,16 +192,6 @@ async fn warn_if_not_secure(target: &IscsiTarget, options: &ConnectOptions) {
              server prints, which ends in ?pin=KEY, or a tunnel"
         );
     }
-}
-
-/// Logs in to administer the server by way of a logical unit, which is neither opened nor reserved.
-pub async fn administer(
-    target: &IscsiTarget,
-    options: &ConnectOptions,
-) -> Result<Administration<Session>, ConnectError> {
-    let login = log_in(&target.portal, Some(&target.name), options, None);
-    let session = warn_if_slow(&target.portal, login).await.map_err(OpenError::Session)?;
-    Ok(Administration::new(session, target.lun))
 }
 
 /// Whether nothing that is sent there leaves this machine.

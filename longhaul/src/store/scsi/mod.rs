@@ -38,7 +38,7 @@ mod volume;
 mod watch;
 mod writers;
 
-pub use administration::{Administration, AdministrationError};
+pub use administration::{AdministrationError, ask_server};
 pub use announced::Announced;
 pub use device::DeviceError;
 pub use disk::{Disk, State};
