@@ -135,13 +135,12 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     };
     let tap = log.clone().or(&config.log).start(LEVEL)?;
     let invites = invite.is_some();
-    let (config, invitations) = blocking(move || {
+    let (config, (invitations, newcomers)) = blocking(move || {
         let config = invitations::complete(config, invites)?;
         let invitations = OpenInvitations::read(&config)?;
         Ok((config, invitations))
     })
     .await?;
-    let (invitations, newcomers) = invitations;
     if config.lacks_identity() || (invites && config.identity.is_none()) {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
