@@ -162,6 +162,12 @@ fn change_of_the_configuration_is_in_force_or_not_in_the_file() {
     let after = site.file();
     assert!(after.contains("# What is kept here.") && after.contains("uri = \"memory:16M\""));
     assert!(site.does(&["clients"]).contains("writes backup, reads media"));
+    // Its own session sees another target before it is answered.
+    let more = ["uri=memory:8M", "target=backup", "lun=1"].map(|of| format!("volumes.more.{of}"));
+    let [uri, target, lun] = &more;
+    let said = site.does(&["config", "set", uri, target, lun, "clients.admin.volumes=[\"more\"]"]);
+    assert!(said.contains("added more"), "{said}");
+    site.does(&["config", "unset", "volumes.more", "clients.admin.volumes"]);
     site.does(&["config", "unset", "volumes.media", "clients.user.read_only"]);
     assert_eq!(site.file().trim_end(), before.trim_end());
     assert!(site.server.stop().success());

@@ -150,10 +150,7 @@ impl<A: Authorization> Serving<A> {
         let rights = self.authorization.rights(session)?;
         let administrator = self.administrator.as_ref();
         let administrator = administrator.filter(|_| self.authorization.administers(session));
-        let administration = administrator.map(|administrator| {
-            let client = session.identity.client.clone();
-            Arc::new(Administration::new(client, Arc::clone(administrator)))
-        });
+        let administration = administrator.map(|by| session.administration(by));
         Some(View { device, rights, administration })
     }
 
