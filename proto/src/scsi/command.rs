@@ -144,7 +144,7 @@ impl Command {
         Self { cdb: management(0xA4, length), transfer: Transfer::Out(length) }
     }
 
-    /// MANAGEMENT PROTOCOL IN; read the answer with [`administration::parse`](super::administration::parse).
+    /// MANAGEMENT PROTOCOL IN; read the answer with [`administration::parse`].
     #[must_use]
     pub fn management_in(allocation: u32) -> Self {
         Self::asking(management(0xA3, allocation), allocation)
