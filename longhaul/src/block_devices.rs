@@ -1,18 +1,18 @@
-//! What the kernel has made of a file: loop devices over it, what is mounted of them, and who uses that.
+//! What the kernel has made of a file: loop devices over it, or an NBD device that is known by it, what is mounted of them, and who uses that.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// The loop devices over the file at `path`, by the name that it had when they were made.
-pub(crate) fn loops_over(path: &Path) -> Vec<PathBuf> {
+/// The block devices over the file at `path`, by the name that it had when they were made.
+pub(crate) fn devices_over(path: &Path) -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let over = devices.filter(|device| backing_path(&device.path()).as_deref() == Some(path));
     over.map(|device| Path::new("/dev").join(device.file_name())).collect()
 }
 
-/// The file behind a loop device, or behind the one that it is a partition of.
+/// The file behind a block device, or behind the one that it is a partition of.
 pub(crate) fn file_of(node: &Path) -> Option<PathBuf> {
     let name = node.file_name()?;
     let device = Path::new("/sys/class/block").join(name);
@@ -23,7 +23,8 @@ pub(crate) fn file_of(node: &Path) -> Option<PathBuf> {
 }
 
 fn backing_path(device: &Path) -> Option<PathBuf> {
-    let path = fs::read(device.join("loop/backing_file")).ok()?;
+    let path = fs::read(device.join("loop/backing_file"));
+    let path = path.or_else(|_| fs::read(device.join("backend"))).ok()?;
     let path = path.strip_suffix(b"\n").unwrap_or(&path);
     Some(PathBuf::from(OsString::from_vec(path.to_vec())))
 }
@@ -50,7 +51,7 @@ pub(crate) fn mounted_at(place: &Path) -> Option<Mount> {
     mounts().into_iter().rev().find(|mount| mount.place == place)
 }
 
-/// The mounts of a loop device and its partitions, the latest first.
+/// The mounts of a block device and its partitions, the latest first.
 pub(crate) fn mounts_of(node: &Path) -> Vec<Mount> {
     let node = node.as_os_str().as_bytes();
     let is_its = |source: &Path| {

@@ -1,5 +1,6 @@
 //! The chains that URIs stand for: a store, and a list of layers over it.
 
+mod administered;
 mod created_file;
 mod crypt;
 mod enrolment;
@@ -13,6 +14,7 @@ mod memory;
 mod opening;
 mod status;
 mod store;
+mod unit;
 mod writer;
 
 use std::fs::Metadata;
@@ -44,6 +46,7 @@ use crate::store::library::Library;
 use crate::store::{hyperscsi, iscsi};
 use crate::trace::Trace;
 use crate::uri::{Host, HyperScsiServer, Uri};
+pub use administered::{Administered, administer};
 use created_file::CreatedFile;
 use crypt::CRYPT;
 pub use enrolment::{Enrolment, enrol};
@@ -58,6 +61,7 @@ use store::Store;
 pub(crate) use store::changer;
 pub use store::compound::mirror;
 pub(crate) use store::tape::check as check_tape;
+pub use unit::{UnitOptions, open_unit};
 
 /// The block size of what has none of its own.
 pub(crate) const BLOCK_SIZE: u32 = 512;
@@ -118,6 +122,8 @@ pub struct OpenOptions {
     pub standby: bool,
     /// What it is like then, if that is known: then its file is not looked at.
     pub known_shape: Option<Shape>,
+    /// The connection by which images of a Ceph cluster are opened; each has its own if `None`.
+    pub ceph: Option<Arc<host::rbd::Client>>,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.

@@ -9,9 +9,10 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    attach, cat, check, clients, cluster, copy, discover, doctor, get, help, identity, info,
-    invite, journal, key, ls, man_pages, media, mirror, mount, named, outlast_stray_signals,
-    reload, replay, revoke, serve, status, tape, tune, umount, upgrade, volumes,
+    admin, attach, cat, cd, check, clients, cluster, config, copy, discover, doctor, get, help,
+    identity, info, invite, journal, key, ls, man_pages, media, mirror, mount, named,
+    outlast_stray_signals, reload, replay, revoke, serve, status, tape, tune, umount, upgrade,
+    volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -61,6 +62,8 @@ enum Command {
     Invite(invite::Args),
     Clients(clients::Args),
     Revoke(revoke::Args),
+    Config(config::Args),
+    Admin(admin::Args),
     Status(status::Args),
     Info(info::Args),
     Copy(copy::Args),
@@ -82,6 +85,7 @@ enum Command {
     Cluster(cluster::Args),
     Mirror(mirror::Args),
     Tape(tape::Args),
+    Cd(cd::Args),
     Tune(tune::Args),
     Help(help::Args),
     Completions(man_pages::Completions),
@@ -192,6 +196,8 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Reload(args) => reload::run(args).await,
             Command::Invite(args) => invite::run(args).await,
             Command::Clients(args) => clients::run(args).await,
+            Command::Config(args) => config::run(args).await,
+            Command::Admin(args) => admin::run(args).await,
             Command::Revoke(args) => revoke::run(args).await,
             Command::Status(args) => status::run(args).await,
             Command::Info(args) => info::run(args).await,
@@ -214,6 +220,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Cluster(args) => cluster::run(args).await,
             Command::Mirror(args) => mirror::run(args).await,
             Command::Tape(args) => tape::run(args).await,
+            Command::Cd(args) => cd::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Help(args) => help::run(&args, Cli::command()),
             Command::Completions(args) => man_pages::completions(&args, Cli::command()),

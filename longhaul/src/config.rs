@@ -42,7 +42,7 @@ pub use access::{Access, Group};
 use change::GivenOptions;
 pub use changer::ChangerRole;
 pub(crate) use changer::{units_with_drives, with_drives};
-pub use cluster::ClusterOptions;
+pub use cluster::{ClusterOptions, RecordPlace};
 use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
@@ -247,6 +247,10 @@ pub struct Client {
     pub read_only: Vec<UnitName>,
     /// The least protection of its sessions, whatever else is demanded of them.
     pub protection: Demand,
+    /// It may administer the server.
+    pub administers: bool,
+    /// It may do nothing for now.
+    pub paused: bool,
 }
 
 /// The failure that names every mistake in a file, a line for each.
@@ -292,7 +296,8 @@ impl Client {
     fn named(name: String) -> Self {
         let (initiator, chap, key, units) = (None, None, None, None);
         let (read_only, protection) = (Vec::new(), Demand::default());
-        Self { name, initiator, chap, key, units, read_only, protection }
+        let (administers, paused) = (false, false);
+        Self { name, initiator, chap, key, units, read_only, protection, administers, paused }
     }
 }
 

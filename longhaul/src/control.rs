@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, test_kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -135,11 +135,19 @@ pub struct Control {
 
 /// A request, waiting for its answer.
 pub struct Request {
-    stream: BufReader<UnixStream>,
+    asker: Asker,
     /// What is asked.
     pub verb: String,
     /// Since when.
     pub since: Instant,
+}
+
+/// Who waits for an answer.
+enum Asker {
+    /// A program of this machine.
+    Socket(BufReader<UnixStream>),
+    /// An administrator, in a session.
+    Session(oneshot::Sender<Result<String, String>>),
 }
 
 /// The most bytes of the path of a socket (`sun_path` in unix(7), without the zero that ends it).
@@ -282,35 +290,55 @@ async fn hear(stream: UnixStream) -> io::Result<Request> {
     let mut stream = BufReader::new(stream);
     let mut verb = String::new();
     (&mut stream).take(REQUEST_MAX).read_line(&mut verb).await?;
-    Ok(Request { verb: verb.trim_end().to_owned(), stream, since: Instant::now() })
+    let (verb, asker) = (verb.trim_end().to_owned(), Asker::Socket(stream));
+    Ok(Request { asker, verb, since: Instant::now() })
 }
 
 impl Request {
     /// Whether nobody waits for the answer any more: both directions are closed, not only that of the request.
-    fn is_left(&self) -> bool {
-        let mut sockets = [PollFd::new(self.stream.get_ref(), PollFlags::empty())];
+    pub(crate) fn is_left(&self) -> bool {
+        let stream = match &self.asker {
+            Asker::Socket(stream) => stream.get_ref(),
+            Asker::Session(answer) => return answer.is_closed(),
+        };
+        let mut sockets = [PollFd::new(stream, PollFlags::empty())];
         let now = Timespec::default();
         let is_seen = poll(&mut sockets, Some(&now)).is_ok();
         is_seen && sockets[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// One of an administrator, and what becomes its answer.
+    #[must_use]
+    pub(crate) fn in_session(verb: String) -> (Self, oneshot::Receiver<Result<String, String>>) {
+        let (answer, answered) = oneshot::channel();
+        (Self { asker: Asker::Session(answer), verb, since: Instant::now() }, answered)
     }
 
     /// One that nobody waits for.
     #[cfg(test)]
     pub(crate) fn detached(verb: &str) -> Self {
         let (stream, _) = UnixStream::pair().unwrap();
-        Self { stream: BufReader::new(stream), verb: verb.to_owned(), since: Instant::now() }
+        let asker = Asker::Socket(BufReader::new(stream));
+        Self { asker, verb: verb.to_owned(), since: Instant::now() }
     }
 
     /// Answers it. A client that does not listen any more is no matter, nor is one that is slow to.
-    pub fn answer(mut self, answer: Outcome<String>) {
+    pub fn answer(self, answer: Outcome<String>) {
+        let mut stream = match self.asker {
+            Asker::Socket(stream) => stream,
+            Asker::Session(asker) => {
+                drop(asker.send(answer.map_err(|why| why.to_string())));
+                return;
+            }
+        };
         let line = match answer {
             Ok(answer) => format!("{answer}\n"),
             Err(why) => format!("error: {why}\n"),
         };
         // A short one has left before the program can end.
-        let sent = self.stream.get_ref().try_write(line.as_bytes()).unwrap_or(0);
+        let sent = stream.get_ref().try_write(line.as_bytes()).unwrap_or(0);
         tokio::spawn(async move {
-            drop(timeout(PATIENCE, self.stream.write_all(&line.as_bytes()[sent..])).await);
+            drop(timeout(PATIENCE, stream.write_all(&line.as_bytes()[sent..])).await);
         });
     }
 }

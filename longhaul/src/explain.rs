@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use host::rbd::RbdError;
+use host::rbd::{Access, RbdError};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::sealed::Protection;
@@ -69,12 +69,6 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
 /// Adds what the user can do about an image.
 pub(crate) fn explain_image(what: String, why: RbdOpenError) -> Failure {
     let hint = match &why {
-        RbdOpenError::Rbd(RbdError::Library(_)) => {
-            "the package librbd1 (of Debian) has it; the program needs it for rbd: only"
-        }
-        RbdOpenError::Rbd(RbdError::Configuration(_)) => {
-            "it is looked for as Ceph's own tools do ($CEPH_CONF, /etc/ceph/ceph.conf), or where ?conf=FILE behind the image says"
-        }
         RbdOpenError::Rbd(RbdError::Locked(_)) => {
             "end it there first; `--take-over` of `attach`, `copy`, `tune` and `key` takes its right to write away at once, and what it \
              has not written is lost there; one that was killed has it for half a minute more; to read, `attach --read-only`"
@@ -85,12 +79,47 @@ pub(crate) fn explain_image(what: String, why: RbdOpenError) -> Failure {
                 "`ceph auth get client.USER` shows what a user may do: profile rbd, or rbd-read-only to read, of monitors and OSDs; ?id=USER and \
                  ?keyring=FILE behind the image name another"
             }
-            Some(Errno::TIMEDOUT) => "does `ceph -s` answer, for the same configuration and user?",
-            _ => return Failure::new(what).because(why),
+            _ => return explain_cluster(what, why),
         },
+        _ => return explain_cluster(what, why),
+    };
+    let hint = hint.to_owned();
+    Failure::new(what).because(why).hint(hint)
+}
+
+/// What both images and the pool of a cluster of gateways fail by.
+fn explain_cluster(what: String, why: RbdOpenError) -> Failure {
+    let RbdOpenError::Rbd(cause) = &why else { return Failure::new(what).because(why) };
+    let hint = match cause {
+        RbdError::Library(_) => {
+            "the package librbd1 (of Debian) has it; the program needs it for Ceph only"
+        }
+        RbdError::Configuration(_) => {
+            "it is looked for as Ceph's own tools do ($CEPH_CONF, /etc/ceph/ceph.conf), or where ?conf=FILE behind the image says"
+        }
+        RbdError::Step { why: cause, .. }
+            if Errno::from_io_error(cause) == Some(Errno::TIMEDOUT) =>
+        {
+            "does `ceph -s` answer, for the same configuration and user?"
+        }
         _ => return Failure::new(what).because(why),
     };
     let hint = hint.to_owned();
+    Failure::new(what).because(why).hint(hint)
+}
+
+/// Why the pool with the record of a cluster of gateways cannot be used.
+pub(crate) fn explain_ceph(what: String, access: &Access, why: RbdError) -> Failure {
+    let RbdError::Step { why: cause, .. } = &why else { return explain_cluster(what, why.into()) };
+    let hint = match Errno::from_io_error(cause) {
+        Some(Errno::NOENT) => "`ceph osd pool ls` lists pools".to_owned(),
+        Some(Errno::PERM | Errno::ACCESS) => format!(
+            "a gateway reads and writes in the pool, and has the other one blocklisted: `ceph auth caps {} mon 'profile rbd' osd \
+             'profile rbd pool=POOL'`, with the pools of the images too",
+            access.user()
+        ),
+        _ => return explain_cluster(what, why.into()),
+    };
     Failure::new(what).because(why).hint(hint)
 }
 
@@ -187,7 +216,7 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "ask for `--protection encrypt`; or the server lets this client not use this volume"
         }
         Some(LoginError::TooLittle(Protection::Encrypt)) => {
-            "on the server: the volume must be among the client's `volumes`"
+            "on the server: the volume must be among the client's `volumes`, and the client not be `paused`"
         }
         Some(LoginError::NoSeal) => {
             "the server needs an identity: `longhaul serve --identity FILE`"

@@ -36,10 +36,13 @@ pub(crate) fn markdown(command: &Command) -> String {
     text
 }
 
+/// The command whose commands are those of the same names, and have their options.
+const OF_OTHERS: &str = "admin";
+
 fn collect<'a>(command: &'a Command, within: &str, pages: &mut Vec<Page<'a>>) {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = format!("{within}{}", command.get_name());
-        if command.has_subcommands() {
+        if command.has_subcommands() && name != OF_OTHERS {
             collect(command, &format!("{name} "), pages);
             continue;
         }

@@ -99,7 +99,7 @@ impl Drop for Spinner {
     }
 }
 
-/// Files are being moved, nobody knows how many: shown on a terminal, told by lines elsewhere.
+/// Files or bytes are being moved, nobody knows how many: shown on a terminal, told by lines elsewhere.
 #[derive(Debug)]
 pub struct Count {
     what: &'static str,
@@ -118,8 +118,17 @@ impl Count {
         Self { what, bar, started, next: Cell::new(started + first) }
     }
 
-    /// So many are done by now.
+    /// So many files are done by now.
     pub fn set(&self, files: u64, bytes: u64) {
+        self.show(&format!("{files} files, "), bytes);
+    }
+
+    /// So many bytes are done by now.
+    pub fn set_bytes(&self, bytes: u64) {
+        self.show("", bytes);
+    }
+
+    fn show(&self, files: &str, bytes: u64) {
         /// How often a terminal is written to.
         const REDRAWN: Duration = Duration::from_millis(200);
         let now = Instant::now();
@@ -127,7 +136,7 @@ impl Count {
             return;
         }
         let (what, moved) = (self.what, HumanBytes(bytes));
-        let line = format!("{what}: {files} files, {moved}, {}", rate(bytes, now - self.started));
+        let line = format!("{what}: {files}{moved}, {}", rate(bytes, now - self.started));
         match &self.bar {
             Some(bar) => {
                 bar.set_message(line);

@@ -1,7 +1,7 @@
 //! URIs: how a user names a volume.
 
 pub mod compound;
-mod rbd;
+pub(crate) mod rbd;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,8 @@ pub enum Uri {
     Iscsi(IscsiUri),
     /// `concat:(URI,...)` and others that are made of volumes.
     Compound(Box<Compound>),
-    /// `hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY]` and `hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]`
+    /// `hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY][&path=HOST[:PORT]]` and
+    /// `hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY][&path=INTERFACE/MAC]`
     HyperScsi(HyperScsiUri),
     /// `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][?id=USER&conf=FILE&keyring=FILE]`
     Rbd(ImageSpec),
@@ -75,7 +76,12 @@ pub struct HyperScsiUri {
     pub volume: String,
     /// The public key the server must have: `?pin=KEY` at the end.
     pub pin: Option<PublicKey>,
+    /// Where else the server is: `?path=` or `&path=` at the end, once or more often.
+    pub paths: Vec<HyperScsiServer>,
 }
+
+/// The paths of a connection beside its first one.
+const FURTHER_PATHS_MAX: usize = proto::hyperscsi::PATHS_MAX as usize - 1;
 
 /// Where a HyperSCSI server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,9 +123,11 @@ pub enum UriError {
     #[error("`{0}` is not of the form iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]")]
     Iscsi(String),
     #[error(
-        "`{0}` is not of the form hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY] or hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]"
+        "`{0}` is not of the form hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY][&path=HOST[:PORT]] or hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY][&path=INTERFACE/MAC]"
     )]
     HyperScsi(String),
+    #[error("`{0}` names more than {FURTHER_PATHS_MAX} further paths to its server")]
+    Paths(String),
     #[error("`{0}` is not of the form {form}", form = rbd::FORM)]
     Rbd(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
@@ -191,6 +199,17 @@ impl Uri {
     #[must_use]
     pub const fn tape_drive() -> Self {
         Self::Tape(None)
+    }
+
+    /// Another unit of the same target; `None` if it is that unit, or has no number.
+    #[must_use]
+    pub fn other_unit(&self, lun: u16) -> Option<Self> {
+        match self {
+            Self::Iscsi(unit) if unit.lun != lun => {
+                Some(Self::Iscsi(IscsiUri { lun, ..unit.clone() }))
+            }
+            _ => None,
+        }
     }
 
     /// The same where the paths of files begin at the directory `base`.
@@ -446,11 +465,8 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
 
 fn hyperscsi(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri, UriError> {
     let malformed = || UriError::HyperScsi(text.to_owned());
-    let (rest, pin) = match rest.split_once('?') {
-        Some((rest, query)) => (rest, Some(query.strip_prefix("pin=").ok_or_else(malformed)?)),
-        None => (rest, None),
-    };
-    let pin = pin.map(str::parse).transpose()?;
+    let (rest, query) =
+        rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     let (server, volume) =
         rest.strip_prefix("//").and_then(|rest| rest.rsplit_once('/')).ok_or_else(malformed)?;
     if server.contains('@') {
@@ -460,7 +476,18 @@ fn hyperscsi(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri, UriEr
         return Err(malformed());
     }
     let server = HyperScsiServer::parse(scheme, server).ok_or_else(malformed)??;
-    Ok(HyperScsiUri { server, volume: volume.to_owned(), pin })
+    let (mut pin, mut paths) = (None, Vec::new());
+    for part in query.into_iter().flat_map(|query| query.split('&')) {
+        match part.split_once('=') {
+            Some(("pin", key)) if pin.is_none() => pin = Some(key.parse()?),
+            Some(("path", place)) => paths.push(server.path(place).ok_or_else(malformed)??),
+            _ => return Err(malformed()),
+        }
+    }
+    if paths.len() > FURTHER_PATHS_MAX {
+        return Err(UriError::Paths(text.to_owned()));
+    }
+    Ok(HyperScsiUri { server, volume: volume.to_owned(), pin, paths })
 }
 
 impl HyperScsiServer {
@@ -478,6 +505,25 @@ impl HyperScsiServer {
             _ => None,
         }
     }
+
+    /// Where this server is too, as it stands behind `path=`: without a port at the same one. Nobody is looked for on
+    /// another network, as others may be there.
+    fn path(&self, text: &str) -> Option<Result<Self, UriError>> {
+        match self {
+            Self::Ip(host) => Some(Host::with_port(text, host.port).map(Self::Ip)),
+            Self::Ethernet { .. } => Self::parse("hseth", text)
+                .filter(|path| !matches!(path, Ok(Self::Ethernet { mac: None, .. }))),
+        }
+    }
+
+    /// As it stands behind `path=`.
+    fn place(&self) -> String {
+        match self {
+            Self::Ip(host) => host.to_string(),
+            Self::Ethernet { interface, mac: None } => interface.clone(),
+            Self::Ethernet { interface, mac: Some(mac) } => format!("{interface}/{mac}"),
+        }
+    }
 }
 
 /// Linux takes names of 1 to 15 bytes without white space, slashes and colons.
@@ -488,9 +534,8 @@ fn is_interface(name: &str) -> bool {
 impl fmt::Display for HyperScsiServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ip(host) => write!(f, "hyperscsi://{host}"),
-            Self::Ethernet { interface, mac: None } => write!(f, "hseth://{interface}"),
-            Self::Ethernet { interface, mac: Some(mac) } => write!(f, "hseth://{interface}/{mac}"),
+            Self::Ip(_) => write!(f, "hyperscsi://{}", self.place()),
+            Self::Ethernet { .. } => write!(f, "hseth://{}", self.place()),
         }
     }
 }
@@ -552,9 +597,12 @@ impl fmt::Display for Uri {
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
             }
             Self::Compound(compound) => compound.fmt(f),
-            Self::HyperScsi(HyperScsiUri { server, volume, pin }) => {
-                write!(f, "{server}/{volume}")?;
-                pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
+            Self::HyperScsi(HyperScsiUri { server, volume, pin, paths }) => {
+                let pin = pin.iter().map(|key| format!("pin={key}"));
+                let query = pin.chain(paths.iter().map(|path| format!("path={}", path.place())));
+                let query = query.collect::<Vec<_>>().join("&");
+                let mark = if query.is_empty() { "" } else { "?" };
+                write!(f, "{server}/{volume}{mark}{query}")
             }
             Self::Rbd(image) => rbd::write(f, image),
         }
@@ -583,6 +631,9 @@ mod tests {
             "hyperscsi://[fe80::1]:5675/backup",
             "hseth://eth0/backup",
             "hseth://eth0/02:00:5e:10:00:01/backup",
+            "hyperscsi://server:5674/backup?path=10.0.0.2:5674",
+            "hyperscsi://server:5674/backup?path=10.0.0.2:5674&path=[fe80::1]:5675",
+            "hseth://eth0/02:00:5e:10:00:01/backup?path=eth1/02:00:5e:10:00:02",
         ] {
             assert_eq!(text.parse::<Uri>().unwrap().to_string(), text);
         }
@@ -599,8 +650,15 @@ mod tests {
 
     #[test]
     fn port_and_unit_have_defaults() {
-        let uri = "iscsi://server/iqn.2026-11.dev:b".parse::<Uri>().unwrap();
-        assert_eq!(uri.to_string(), "iscsi://server:3260/iqn.2026-11.dev:b/0");
+        for (text, whole) in [
+            ("iscsi://server/iqn.2026-11.dev:b", "iscsi://server:3260/iqn.2026-11.dev:b/0"),
+            (
+                "hyperscsi://server:7/b?path=10.0.0.2&path=far:8",
+                "hyperscsi://server:7/b?path=10.0.0.2:7&path=far:8",
+            ),
+        ] {
+            assert_eq!(text.parse::<Uri>().unwrap().to_string(), whole);
+        }
     }
 
     #[test]
@@ -629,6 +687,13 @@ mod tests {
             ("hyperscsi://host/", "not of the form"),
             ("hyperscsi://host/a/b", "not of the form"),
             ("hyperscsi://me@host/b", "credentials do not belong"),
+            ("hyperscsi://host/b?paths=far", "not of the form"),
+            ("hyperscsi://host/b?path=far:port", "HOST:PORT"),
+            (
+                "hyperscsi://h/b?path=a&path=b&path=c&path=d&path=e&path=f&path=g&path=i",
+                "more than 7 further paths",
+            ),
+            ("hseth://eth0/b?path=eth1", "not of the form"),
             ("hseth://eth0/b c", "not of the form"),
             ("hseth:///b", "not of the form"),
             ("hseth://eth0/02:00/b", "names no station"),

@@ -468,3 +468,40 @@ fn directory_or_number_that_cannot_be_is_refused_before_anything_is_served() {
     assert!(!done && said.contains("two cartridges with the barcode A1"), "{said}");
     assert!(!longhaul(home.path(), &["info", "changer:tapes"]).1);
 }
+
+#[test]
+fn own_client_tells_what_each_unit_is() {
+    let home = home();
+    fs::write(home.path().join("one.iso"), vec![1; 20 * 2048]).unwrap();
+    let volumes =
+        ["--volume", LIBRARY, "--volume", "movies=cdrom:one.iso", "--volume", "disk=memory:1M"];
+    let (server, portal) = serve(home.path(), &volumes);
+    let longhaul = |words: &[&str]| {
+        let (said, status) = run(Command::new(LONGHAUL).args(words).current_dir(home.path()));
+        assert!(status.success(), "{said}");
+        said
+    };
+    let library = format!("iscsi://{portal}/{TARGET}/0");
+    let said = longhaul(&["info", &library]);
+    assert!(
+        said.contains("media changer, drive: 0 of 2 full, slot: 3 of 4 full, mail: 0 of 1 full"),
+        "{said}"
+    );
+    assert!(said.contains("slot         0x0400, full, A1"), "{said}");
+    let json = longhaul(&["info", &library, "--json"]);
+    assert!(json.contains(r#""type":"slot","address":1024,"full":true,"barcode":"A1""#), "{json}");
+    let said = longhaul(&["discover", &portal.to_string(), "--units"]);
+    let units: Vec<_> = said.lines().filter_map(|line| line.split_once("  ")).collect();
+    for (name, kind) in [
+        ("library/0", "media changer, drive: 0 of 2 full"),
+        ("library/1", "tape drive, empty"),
+        ("library/2", "tape drive, empty"),
+        ("movies/0", "optical drive, with a disc of 40K"),
+        ("disk/0", "disk of 1M"),
+    ] {
+        let is_there = |(uri, told): &(&str, &str)| uri.ends_with(name) && told.starts_with(kind);
+        assert!(units.iter().any(is_there), "{name}: {said}");
+    }
+    assert!(longhaul(&["discover", &portal.to_string()]).lines().count() == 3);
+    assert!(server.stop().success());
+}

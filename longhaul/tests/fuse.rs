@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use common::{LONGHAUL, PATIENCE, Running, run};
-use longhaul::front::fuse;
+use longhaul::front::{Record, fuse};
 use longhaul::stop::Stopper;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -197,7 +197,7 @@ async fn file_that_others_unmount_after_a_refused_hand_over_ends_the_server() {
     let path = stage.path("disk");
     let volume = Arc::new(Memory::new(MIB, 4096));
     let device = fuse::open_device().unwrap();
-    let server = fuse::Server::mount(&path, false, volume, device, fuse::Record::default());
+    let server = fuse::Server::mount(&path, false, volume, device, Record::default());
     let server = server.await.unwrap();
     let (_stopper, stop) = Stopper::new();
     let changes = async {

@@ -1,7 +1,8 @@
 //! A volume over HyperSCSI: our client against our server, over UDP.
 
-#[expect(dead_code, reason = "no program is started here")]
 mod common;
+#[path = "hyperscsi/paths.rs"]
+mod paths;
 #[path = "common/hyperscsi.rs"]
 mod raw;
 
@@ -33,6 +34,7 @@ use proto::scsi::{DeviceType, Sense, Status};
 use raw::{Raw, read, site_key, write};
 use testing::Random;
 use tokio::net::UdpSocket;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
@@ -78,6 +80,8 @@ impl Keys {
 /// A server that runs as long as this lives.
 struct Running {
     address: SocketAddr,
+    /// All of its addresses.
+    addresses: Vec<SocketAddr>,
     node: Arc<Node>,
     stopper: Stopper,
     server: tokio::task::JoinHandle<bool>,
@@ -113,24 +117,44 @@ async fn serve_offering(
     keys: &Keys,
     data_max: u32,
 ) -> Running {
+    serve_links(&[address], offering, keys, data_max).await
+}
+
+/// The same at several addresses, which connections share.
+async fn serve_links(
+    addresses: &[SocketAddr],
+    offering: Offering,
+    keys: &Keys,
+    data_max: u32,
+) -> Running {
     let iscsi = Arc::new(iscsi::Node::new(offering.devices.clone(), Policy::open));
     let ports = vec![Port::new(PORT, AccessState::Optimized)];
     let node = Arc::new(Node::new(offering, ports, 64 << 20, &iscsi));
-    let link = Udp::bind(address).unwrap();
+    let links = addresses.iter().map(|address| Link::from(Udp::bind(*address).unwrap())).collect();
     let config = Config::ip(keys.server.clone(), keys.site.clone(), new_cipher);
-    let config = Config { data_max, credit: 64 << 20, ..config };
-    let server = Server::new(Arc::clone(&node), Link::from(link), config, random()).unwrap();
-    let Address::Ip { remote: address, .. } = server.local() else { panic!("UDP") };
+    let config = Config { data_max, credit: 64 << 20, paths: 4, ..config };
+    let server = Server::new(Arc::clone(&node), links, config, random()).unwrap();
+    let addresses: Vec<_> = server
+        .locals()
+        .map(|local| match local {
+            Address::Ip { remote, .. } => remote,
+            Address::Ethernet(_) => panic!("UDP"),
+        })
+        .collect();
     let beside = iscsi::Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], iscsi).await;
     let beside = beside.unwrap();
     let (stopper, stop) = Stopper::new();
     tokio::spawn(beside.run(stop.clone()));
-    Running { address, node, stopper, server: tokio::spawn(server.run(stop)) }
+    let server = tokio::spawn(server.run(stop));
+    Running { address: addresses[0], addresses, node, stopper, server }
+}
+
+fn place(address: SocketAddr) -> HyperScsiServer {
+    HyperScsiServer::Ip(Host { name: address.ip().to_string(), port: address.port() })
 }
 
 fn at(address: SocketAddr) -> Named {
-    let host = Host { name: address.ip().to_string(), port: address.port() };
-    Named { server: HyperScsiServer::Ip(host), name: NAME.to_owned() }
+    Named { server: place(address), name: NAME.to_owned(), paths: Vec::new() }
 }
 
 async fn open(address: SocketAddr, keys: &Keys) -> Result<Disk, OpenError<SessionError>> {
@@ -530,13 +554,19 @@ async fn commands_are_no_longer_than_what_was_agreed_on() {
 
 /// A way that loses, repeats, delays and so reorders packets of one client: as many of a thousand.
 async fn lossy_way(server: SocketAddr, seed: u64, chances: u64) -> SocketAddr {
+    let (address, _stays) = cuttable_way(server, seed, chances).await;
+    address
+}
+
+/// The same, and what cuts it.
+async fn cuttable_way(server: SocketAddr, seed: u64, chances: u64) -> (SocketAddr, AbortHandle) {
     let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
     far.connect(server).await.unwrap();
     let address = near.local_addr().unwrap();
     let client = Arc::new(OnceLock::<SocketAddr>::new());
     let mut random = Random::new(seed);
-    tokio::spawn(async move {
+    let way = tokio::spawn(async move {
         let (mut ahead, mut back) = ([0; 2048], [0; 2048]);
         loop {
             let (bytes, is_ahead) = tokio::select! {
@@ -572,7 +602,7 @@ async fn lossy_way(server: SocketAddr, seed: u64, chances: u64) -> SocketAddr {
             }
         }
     });
-    address
+    (address, way.abort_handle())
 }
 
 #[tokio::test]
@@ -585,7 +615,7 @@ async fn volume_keeps_every_promise_over_a_lossy_way() {
         let disk = Arc::new(open(way, &keys).await.expect("a session"));
         check::volume(seed, Arc::clone(&disk) as _).await;
         let sessions = running.node.status().sessions;
-        let lost: u64 = sessions.iter().filter_map(|one| one.path).map(|path| path.lost).sum();
+        let lost: u64 = sessions.iter().flat_map(|one| &one.paths).map(|path| path.lost).sum();
         assert!(lost > 0, "the status tells of losses");
     }
 }

@@ -184,7 +184,44 @@ fn own_client_copies_a_disc_and_writes_nothing_to_it() {
     assert!(media(home.path(), &["load", "movies", "one.iso"]).1);
     assert_eq!(identity(), before);
     let (said, done) = longhaul(&["info", &format!("iscsi://{portal}/{TARGET}tray/0")]);
+    assert!(done && said.contains("optical drive, empty"), "{said}");
+    let (said, done) = longhaul(&["info", &uri]);
+    assert!(done && said.contains("type         optical drive"), "{said}");
+    let (said, done) =
+        longhaul(&["attach", &format!("iscsi://{portal}/{TARGET}tray/0"), "--nbd", "s"]);
     assert!(!done && said.contains("MEDIUM NOT PRESENT - TRAY CLOSED"), "{said}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn disc_is_listed_and_read_and_what_cannot_be_read_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("one.iso");
+    let disc = image(&path, 3000, 4);
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso", "disk=memory:1M"]);
+    let longhaul = |words: &[&str]| {
+        let mut command = Command::new(LONGHAUL);
+        let (said, status) = run(command.args(words).current_dir(home.path()));
+        (said, status.success())
+    };
+    let uri = format!("iscsi://{portal}/{TARGET}movies");
+    let (said, done) = longhaul(&["cd", "toc", &uri]);
+    assert!(done && said.contains("track  1     data, 3000 blocks from 0 on"), "{said}");
+    assert!(said.contains("end          block 3000"), "{said}");
+    let (said, done) = longhaul(&["cd", "toc", &uri, "--json"]);
+    let track = r#"{"number":1,"type":"data","first_block":0,"blocks":3000}"#;
+    assert!(done && said.contains(track), "{said}");
+    let (said, done) = longhaul(&["cd", "read", &uri, "copy.iso"]);
+    assert!(done && said.contains("copy.iso: "), "{said}");
+    assert!(fs::read(home.path().join("copy.iso")).unwrap() == disc);
+    for action in ["toc", "read"] {
+        let (said, done) = longhaul(&["cd", action, &format!("iscsi://{portal}/{TARGET}disk")]);
+        assert!(!done && said.contains("is no optical drive: it is a disk"), "{said}");
+    }
+    // The image loses its end under the drive.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2500 * BLOCK as u64).unwrap();
+    let (said, done) = longhaul(&["cd", "read", &uri, "copy.iso"]);
+    assert!(!done && said.contains("cannot read block 2500 of the disc"), "{said}");
     assert!(server.stop().success());
 }
 

@@ -1,92 +1,24 @@
 //! Images of a Ceph cluster of our own as volumes: the contract, other users of the image, snapshots, names and rights, sizes
 //! that change, and a cluster that does not answer. Needs root, and Debian's Ceph.
 
+#[path = "common/ceph.rs"]
+mod ceph;
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
+use std::time::Duration;
 
+use ceph::Cluster;
 use common::{LONGHAUL, Running, run};
-use host::rbd::{ImageSpec, Lock};
+use host::rbd::{Client, Lock, Objects};
 use longhaul::store::rbd::{RbdOptions, open};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use volume::{Durability, Kind, Span, Volume, check};
 
-/// A cluster, ended with the last test that uses it.
-struct Cluster(tempfile::TempDir);
-
-/// What runs now.
-static CLUSTER: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
-
-fn script(words: &str) -> (String, bool) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/ceph-cluster");
-    let (said, status) = run(Command::new(path).args(words.split(' ')));
-    (said, status.success())
-}
-
-impl Cluster {
-    fn get() -> Arc<Self> {
-        let mut running = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(running) = running.upgrade() {
-            return running;
-        }
-        let cluster = Arc::new(Self(tempfile::tempdir().unwrap()));
-        let (said, is_up) = script(&format!("up {}", cluster.0.path().display()));
-        assert!(is_up, "{said}");
-        *running = Arc::downgrade(&cluster);
-        cluster
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn conf(&self) -> String {
-        self.path("ceph.conf").display().to_string()
-    }
-
-    /// Runs one of Ceph's own tools, which must succeed.
-    fn ceph(&self, words: &str) -> String {
-        let mut words = words.split(' ');
-        let mut command = Command::new(words.next().unwrap());
-        let (said, status) = run(command.args(["--conf", &self.conf()]).args(words));
-        assert!(status.success(), "{said}");
-        said
-    }
-
-    fn spec(&self, image: &str) -> ImageSpec {
-        ImageSpec {
-            conf: Some(self.path("ceph.conf")),
-            user: None,
-            keyring: None,
-            pool: "rbd".to_owned(),
-            namespace: None,
-            image: image.to_owned(),
-            snapshot: None,
-        }
-    }
-
-    fn uri(&self, image: &str) -> String {
-        format!("rbd:{image}?conf={}", self.conf())
-    }
-
-    /// Stops an OSD, or lets it go on.
-    fn signal(&self, daemon: &str, signal: Signal) {
-        let pid = fs::read_to_string(self.path(&format!("{daemon}.pid"))).unwrap();
-        kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), signal).unwrap();
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let (said, is_down) = script(&format!("down {}", self.0.path().display()));
-        assert!(is_down || std::thread::panicking(), "{said}");
-    }
-}
-
-const WRITABLE: RbdOptions = RbdOptions { read_only: false, lock: Lock::Take, block_size: 512 };
+const WRITABLE: RbdOptions =
+    RbdOptions { client: None, read_only: false, lock: Lock::Take, block_size: 512 };
 
 /// What a test does with the program.
 struct Home(tempfile::TempDir);
@@ -229,12 +161,8 @@ fn snapshots_namespaces_and_users_are_as_ceph_has_them() {
     let (said, done) = home.run(&["copy", "new.img", &cluster.uri("rbd/tenant/disk@monday")]);
     assert!(!done && said.contains("read-only"), "{said}");
 
-    let keyring = cluster.path("tenant.keyring");
     let rights = "mon 'profile rbd' osd 'profile rbd pool=rbd namespace=tenant'";
-    let make = format!("ceph --conf {} auth get-or-create client.tenant {rights}", cluster.conf());
-    let (said, status) =
-        run(Command::new("sh").args(["-c", &format!("{make} -o {}", keyring.display())]));
-    assert!(status.success(), "{said}");
+    let keyring = cluster.user("tenant", rights);
     let as_tenant =
         |image: &str| format!("{}&id=tenant&keyring={}", cluster.uri(image), keyring.display());
     let (said, done) = home.run(&["copy", &as_tenant("rbd/tenant/disk"), "tenant.img"]);
@@ -371,4 +299,72 @@ fn cluster_that_stands_still_costs_time_only() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("read 1048576/1048576"), "{said}");
     assert!(attached.stop().success());
+}
+
+/// An object is replaced whole, by whoever knows what is there.
+#[test]
+fn object_is_replaced_only_if_it_is_as_expected() {
+    let cluster = Cluster::get();
+    let client = Client::connect(&cluster.access(), Some(Duration::from_secs(30))).unwrap();
+    let objects = Objects::open(&client, &cluster.pool(Some("objects"))).unwrap();
+    let at_two = |text: &str| [(0, b"ab".to_vec()), (2, text.as_bytes().to_vec())];
+    assert_eq!(objects.read("one", 100).unwrap(), None);
+    assert!(!objects.replace("one", &at_two("1"), b"ab2").unwrap(), "there is nothing to replace");
+    assert!(objects.attributes("one").unwrap().is_empty());
+    objects.set_attribute("one", "seen", b"1").unwrap_err();
+    assert_eq!(objects.read("one", 100).unwrap(), None, "no attribute makes an object");
+    assert_eq!([b"ab1", b"ab9"].map(|new| objects.create("one", new).unwrap()), [true, false]);
+    assert_eq!(
+        ["2", "1", "1"].map(|is| objects.replace("one", &at_two(is), b"ab2").unwrap()),
+        [false, true, false]
+    );
+    objects.set_attribute("one", "seen", &[0, 255]).unwrap();
+    assert_eq!(objects.attributes("one").unwrap()["seen"], [0, 255]);
+    assert_eq!(objects.read("one", 100).unwrap().unwrap(), b"ab2");
+    // Longer than what is read at first; and than what is wanted.
+    let long = [&b"ab3"[..], &vec![7; 300_000]].concat();
+    assert!(objects.replace("one", &at_two("2"), &long).unwrap());
+    assert!(objects.read("one", 1 << 20).unwrap().unwrap() == long);
+    assert_eq!(objects.read("one", 1000).unwrap_err().kind(), std::io::ErrorKind::FileTooLarge);
+    assert!(objects.read("one", long.len()).unwrap().unwrap() == long);
+}
+
+/// Ceph's OSDs learn late of who is blocklisted: whoever comes after has to see to it that those it uses know.
+#[tokio::test(flavor = "multi_thread")]
+async fn write_of_one_who_was_blocklisted_does_not_land_behind_that_of_its_successor() {
+    let cluster = Cluster::get();
+    // No lock of an image plays a part in it.
+    cluster.ceph("rbd create --size 16M --image-feature layering fenced");
+    let connect = || Client::connect(&cluster.access(), None).unwrap();
+    let (watcher, spec) = (connect(), cluster.spec("fenced"));
+    let open_by = |client: &Arc<Client>| {
+        let options = RbdOptions { client: Some(client.clone()), lock: Lock::Leave, ..WRITABLE };
+        open(&spec, options)
+    };
+    let write = |volume: Arc<longhaul::store::rbd::Rbd>, byte: u8| async move {
+        volume.write(0, vec![byte; 4096].into(), Durability::Volatile).await
+    };
+    for round in 1..=10 {
+        let (former, next) = (connect(), connect());
+        let former_volume = Arc::new(open_by(&former).await.unwrap());
+        write(former_volume.clone(), 100).await.unwrap();
+        // One that is under way when it is fenced, and one that it begins later.
+        for osd in ["osd.0", "osd.1"].into_iter().filter(|_| round % 5 == 0) {
+            cluster.signal(osd, Signal::STOP);
+        }
+        let under_way = tokio::spawn(write(former_volume.clone(), 101));
+        tokio::task::yield_now().await;
+        watcher.blocklist(&former.address().unwrap(), Duration::from_secs(60)).unwrap();
+        for osd in ["osd.0", "osd.1"].into_iter().filter(|_| round % 5 == 0) {
+            cluster.signal(osd, Signal::CONT);
+        }
+        let volume = Arc::new(open_by(&next).await.unwrap());
+        write(volume.clone(), round).await.unwrap();
+        let late = write(former_volume.clone(), 102).await;
+        assert_eq!(late.unwrap_err().kind, Kind::Gone);
+        let _either_way = under_way.await.unwrap();
+        let read = volume.read(Span::new(0, 4096)).await.unwrap();
+        assert!(read == vec![round; 4096], "round {round} reads {}", read[0]);
+        assert!(former_volume.read(Span::new(0, 512)).await.is_err(), "nor does it read");
+    }
 }

@@ -1,11 +1,11 @@
 //! Two gateways over a store whose answers come late or never, on clocks that do not run alike, with pauses, ends, moves
 //! and changes of reservations at random.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proto::cluster::{
-    GatewayName, Holder, Lease, Outcome, Record, Role, Settings, Step, Update, Written,
+    Former, GatewayName, Holder, Lease, Outcome, Record, Role, Settings, Step, Update, Written,
 };
 use proto::time::Time;
 use testing::Random;
@@ -22,12 +22,16 @@ struct World {
     /// The clock of a gateway that is paused stands still with it: then only the fence keeps it away.
     clocks_stop: bool,
     fences: bool,
+    /// The storage shuts out the address of a holder that is fenced, which runs on.
+    shuts_out: bool,
 }
+
+const NO_FENCE: World = World { clocks_stop: false, fences: false, shuts_out: false };
 
 enum Operation {
     Read,
     Write(Record),
-    Fence(GatewayName),
+    Fence(Former),
 }
 
 struct Pending {
@@ -60,6 +64,8 @@ struct Gateway {
     /// What it has asked for.
     asked: Option<u64>,
     longest: u64,
+    /// The address by which it has the volumes open.
+    open: Option<String>,
 }
 
 struct Simulation {
@@ -70,6 +76,10 @@ struct Simulation {
     /// Writes whose asker heard nothing, and that take effect later.
     late: VecDeque<(u64, Record)>,
     gateways: [Gateway; 2],
+    /// What the storage takes nothing from any more.
+    shut_out: BTreeSet<String>,
+    /// Addresses of gateways that were ended, and until when a request of theirs may be under way.
+    under_way: Vec<(u64, String)>,
     /// The largest number that somebody was told is in force.
     acknowledged: u64,
     epoch: u64,
@@ -85,7 +95,8 @@ impl Gateway {
     fn new(name: &str, world: World, random: &mut Random, now: u64) -> Self {
         let name: GatewayName = name.parse().unwrap();
         let me = Holder { gateway: name.clone(), incarnation: random.word() | 1 };
-        let settings = Settings { me, lease: LEASE, fences: world.fences };
+        let (fences, has_addresses) = (world.fences, world.shuts_out);
+        let settings = Settings { me, lease: LEASE, fences, has_addresses };
         let clock = random.below(1 << 40);
         Self {
             lease: Lease::new(settings, Time::from_origin(Duration::from_micros(clock))),
@@ -98,6 +109,7 @@ impl Gateway {
             applied: 0,
             asked: None,
             longest: 0,
+            open: None,
         }
     }
 
@@ -125,6 +137,8 @@ impl Simulation {
             store: None,
             late: VecDeque::new(),
             gateways,
+            shut_out: BTreeSet::new(),
+            under_way: Vec::new(),
             acknowledged: 0,
             epoch: 0,
             moves: 0,
@@ -202,6 +216,9 @@ impl Simulation {
             // What is on its way arrives.
             self.late.push_back((now + self.random.below(500), record));
         }
+        if let Some(address) = self.gateways[at].open.take() {
+            self.under_way.push((now + self.random.below(4000), address));
+        }
         let name = self.gateways[at].name.to_string();
         self.gateways[at] = Gateway::new(&name, world, &mut self.random, now);
     }
@@ -219,13 +236,9 @@ impl Simulation {
                 let record = record.clone();
                 Answer::Written(self.swap(record))
             }
-            Operation::Fence(name) => {
-                let victim = self.gateways.iter().position(|gateway| gateway.name == *name);
-                let works = self.is_calm || self.random.below(4) > 0;
-                if let (Some(victim), true) = (victim, works) {
-                    self.restart(victim);
-                }
-                Answer::Fenced(works)
+            Operation::Fence(former) => {
+                let former = former.clone();
+                Answer::Fenced(self.fence(&former))
             }
         };
         if let Some(pending) = &mut self.gateways[at].pending {
@@ -233,12 +246,29 @@ impl Simulation {
         }
     }
 
+    fn fence(&mut self, former: &Former) -> bool {
+        let works = self.is_calm || self.random.below(4) > 0;
+        if !works {
+            return false;
+        }
+        if self.world.fences {
+            let victim = self.gateways.iter().position(|it| it.name == former.gateway);
+            victim.into_iter().for_each(|victim| self.restart(victim));
+        }
+        self.shut_out.extend(former.address.clone());
+        true
+    }
+
     fn run(&mut self, at: usize) {
         let (now, time) = (self.now, self.gateways[at].time());
         if self.gateways[at].pending.as_ref().is_some_and(|pending| pending.answers <= now) {
             self.answer(at, time);
         }
+        let (is_reached, random) = (self.is_calm || self.random.below(4) > 0, self.random.word());
         let gateway = &mut self.gateways[at];
+        if gateway.lease.lacks_address() && is_reached {
+            gateway.lease.set_address(format!("{}/{random}", gateway.name));
+        }
         if gateway.pending.is_none() {
             if gateway.lease.take_changed() {
                 gateway.applied = number(gateway.lease.record());
@@ -247,7 +277,7 @@ impl Simulation {
                 Step::Wait(_) => {}
                 Step::Read => self.begin(at, Operation::Read),
                 Step::Write(record) => self.begin(at, Operation::Write(record)),
-                Step::Fence(name) => self.begin(at, Operation::Fence(name)),
+                Step::Fence(former) => self.begin(at, Operation::Fence(former)),
             }
         }
         self.hear(at);
@@ -267,7 +297,17 @@ impl Simulation {
             (Operation::Read, _) if pending.is_lost => lease.read(time, Err(())),
             (Operation::Fence(_), _) if pending.is_lost => lease.fenced(time, false),
             (_, Some(Answer::Read(found))) => lease.read(time, Ok(found)),
-            (_, Some(Answer::Written(written))) => lease.written(time, written),
+            (operation, Some(Answer::Written(written))) => {
+                lease.written(time, written);
+                // As the driver finds out with each sign of life that it gives.
+                let address = match operation {
+                    Operation::Write(record) => record.address,
+                    _ => None,
+                };
+                if address.is_some_and(|address| self.shut_out.contains(&address)) {
+                    lease.shut_out();
+                }
+            }
             (_, Some(Answer::Fenced(done))) => lease.fenced(time, done),
             (_, None) => unreachable!("an answer comes after its effect"),
         }
@@ -306,25 +346,51 @@ impl Simulation {
             gateway.work_until = None;
             return;
         }
+        if role == Role::TakingOver {
+            gateway.open.clone_from(&gateway.lease.record().address);
+        }
         if *gateway.work_until.get_or_insert(now + takes) > now {
             return;
         }
         gateway.work_until = None;
         match role {
             Role::TakingOver => gateway.lease.opened(time),
-            _ => gateway.lease.closed(time),
+            _ => {
+                gateway.open = None;
+                gateway.lease.closed(time);
+            }
         }
     }
 
     fn check(&mut self) {
         let now = self.now;
-        let active = self.gateways.each_mut().map(|gateway| gateway.answers(now));
+        let served = self.gateways.each_ref().map(|it| self.is_served(it));
+        let answers = self.gateways.each_mut().map(|gateway| gateway.answers(now));
+        let active = [answers[0] && served[0], answers[1] && served[1]];
         assert_ne!(active, [true, true], "two gateways answer from the medium at {now} ms");
+        self.check_addresses();
         for (gateway, active) in self.gateways.iter_mut().zip(active) {
             let (acknowledged, applied) = (self.acknowledged, gateway.applied);
             assert!(!active || applied >= acknowledged, "{applied} of {acknowledged} in force");
             gateway.longest += u64::from(active);
         }
+    }
+
+    /// Whether the storage carries out what this gateway asks for.
+    fn is_served(&self, gateway: &Gateway) -> bool {
+        gateway.open.as_ref().is_none_or(|address| !self.shut_out.contains(address))
+    }
+
+    /// Whatever clocks show, and whoever was ended with requests under way: of all addresses that may still write the storage
+    /// takes something from one only.
+    fn check_addresses(&mut self) {
+        let now = self.now;
+        self.under_way.retain(|(until, _)| now < *until);
+        let open = self.gateways.iter().filter_map(|gateway| gateway.open.as_ref());
+        let writers = open.chain(self.under_way.iter().map(|(_, address)| address));
+        let writers: BTreeSet<_> =
+            writers.filter(|address| !self.shut_out.contains(*address)).collect();
+        assert!(writers.len() <= 1, "{writers:?} can write at {now} ms");
     }
 
     /// Runs for a while as the world is, then in peace. What it has seen: who came to be active, and what was acknowledged.
@@ -340,7 +406,9 @@ impl Simulation {
             self.tick();
         }
         let now = self.now;
-        let active = self.gateways.each_mut().map(|gateway| gateway.answers(now));
+        let served = self.gateways.each_ref().map(|it| self.is_served(it));
+        let answers = self.gateways.each_mut().map(|gateway| gateway.answers(now));
+        let active = [answers[0] && served[0], answers[1] && served[1]];
         assert!(active != [false, false], "nobody is active in peace");
         assert!(self.gateways.iter().all(|gateway| gateway.asked.is_none()), "nobody is answered");
         (self.moves, self.acknowledged)
@@ -360,12 +428,18 @@ fn simulate(world: World) {
 
 #[test]
 fn clocks_that_run_on_keep_two_gateways_apart() {
-    simulate(World { clocks_stop: false, fences: false });
+    simulate(NO_FENCE);
 }
 
 #[test]
 fn fence_keeps_two_gateways_apart_where_clocks_stand_still() {
-    simulate(World { clocks_stop: true, fences: true });
+    simulate(World { clocks_stop: true, fences: true, ..NO_FENCE });
+}
+
+#[test]
+fn addresses_that_are_shut_out_keep_two_gateways_apart_where_clocks_stand_still() {
+    simulate(World { clocks_stop: true, shuts_out: true, ..NO_FENCE });
+    simulate(World { clocks_stop: true, shuts_out: true, fences: true });
 }
 
 /// A store that does everything at once. Whoever holds the lease opens the volumes at once too, unless it is told not to.
@@ -387,7 +461,7 @@ impl Store {
                 }
                 lease.written(now, if is_next { Written::Done } else { Written::Conflict });
             }
-            Step::Fence(name) => panic!("{name} is fenced"),
+            Step::Fence(former) => panic!("{former:?} is fenced"),
             Step::Wait(_) => {}
         }
         if !self.opens_late {
@@ -411,7 +485,7 @@ fn at(number: u32) -> Time {
 
 fn gateway(name: &str, incarnation: u64, fences: bool) -> Lease {
     let me = Holder { gateway: name.parse().unwrap(), incarnation };
-    Lease::new(Settings { me, lease: LEASE, fences }, at(0))
+    Lease::new(Settings { me, lease: LEASE, fences, has_addresses: false }, at(0))
 }
 
 fn change() -> Update {
@@ -528,9 +602,91 @@ fn gateway_that_does_not_open_the_volumes_gives_the_lease_to_another() {
     assert_eq!(second.role(at(59)), Role::TakingOver);
 }
 
+/// A gateway that comes to the media by an address that can be shut out.
+fn addressed(name: &str, incarnation: u64) -> Lease {
+    let me = Holder { gateway: name.parse().unwrap(), incarnation };
+    Lease::new(Settings { me, lease: LEASE, fences: false, has_addresses: true }, at(0))
+}
+
+/// The first step from `from` on that fences, which is to come within some leases.
+fn fence_of(store: &mut Store, lease: &mut Lease, from: u32) -> (u32, Former) {
+    for number in from..from + 100 {
+        if let Step::Fence(former) = lease.poll(at(number)) {
+            return (number, former);
+        }
+        store.run(&mut [&mut *lease], number, number + 1);
+    }
+    panic!("nobody is fenced")
+}
+
+/// What may be under way is not that of a name, but that of an address: an earlier life of this gateway has one too.
+#[test]
+fn lease_is_taken_once_the_address_of_its_holder_is_shut_out_whoever_that_was() {
+    let mut store = Store::default();
+    let mut first = addressed("a", 1);
+    store.run(&mut [&mut first], 0, 20);
+    assert_eq!((first.role(at(19)), store.record.clone()), (Role::Standby, None), "it has none");
+    first.set_address("one".to_owned());
+    store.run(&mut [&mut first], 20, 40);
+    assert_eq!(store.record.as_ref().unwrap().address.as_deref(), Some("one"));
+    for (name, incarnation, from, is_done) in [("a", 2, 40, false), ("b", 3, 200, true)] {
+        let mut second = addressed(name, incarnation);
+        second.set_address(name.to_owned());
+        let (number, former) = fence_of(&mut store, &mut second, from);
+        let expected = Former { gateway: "a".parse().unwrap(), address: Some("one".to_owned()) };
+        assert_eq!(former, expected, "{name}");
+        second.fenced(at(number), is_done);
+        store.run(&mut [&mut second], number, number + 1);
+        let holder = store.record.as_ref().unwrap().holder.as_ref().unwrap().incarnation;
+        assert_eq!(holder, if is_done { incarnation } else { 1 });
+    }
+    assert_eq!(store.record.unwrap().address.as_deref(), Some("b"));
+}
+
+/// The one of the lease before may be shut out, whatever this gateway knows of that.
+#[test]
+fn address_is_for_one_lease_only() {
+    let (mut store, mut gateway) = (Store::default(), addressed("a", 1));
+    assert!(gateway.lacks_address());
+    gateway.set_address("one".to_owned());
+    store.run(&mut [&mut gateway], 0, 20);
+    assert!(!gateway.lacks_address(), "it has one as long as it holds the lease");
+    assert_eq!(gateway.role(at(60)), Role::Lost);
+    gateway.closed(at(60));
+    store.run(&mut [&mut gateway], 60, 80);
+    assert!(gateway.lacks_address() && gateway.role(at(79)) == Role::Standby);
+    gateway.set_address("two".to_owned());
+    // Nobody was there meanwhile: it needs no fence for what it has closed itself.
+    store.run(&mut [&mut gateway], 80, 100);
+    assert_eq!(gateway.role(at(99)), Role::Active);
+    assert_eq!(store.record.as_ref().unwrap().address.as_deref(), Some("two"));
+    gateway.move_on(at(100));
+    gateway.closed(at(100));
+    store.run(&mut [&mut gateway], 100, 101);
+    let record = store.record.unwrap();
+    assert_eq!((record.holder, record.address), (None, None), "nothing of it is under way");
+}
+
+/// Whoever shut it out has met a sign of life of it, and leaves the lease to it.
+#[test]
+fn holder_that_is_shut_out_takes_the_lease_anew_with_another_address() {
+    let (mut store, mut holder, mut other) =
+        (Store::default(), addressed("a", 1), addressed("b", 2));
+    holder.set_address("one".to_owned());
+    other.set_address("two".to_owned());
+    store.run(&mut [&mut holder, &mut other], 0, 40);
+    holder.shut_out();
+    assert_eq!(holder.role(at(40)), Role::Lost, "it keeps nobody from taking the lease");
+    holder.closed(at(40));
+    holder.set_address("three".to_owned());
+    store.run(&mut [&mut holder, &mut other], 40, 44);
+    assert_eq!(holder.role(at(43)), Role::Active);
+    assert_eq!(store.record.unwrap().address.as_deref(), Some("three"));
+}
+
 /// What the lease alone does not do, as the specification says: one of the laws breaks.
 #[test]
 #[should_panic]
 fn without_a_fence_clocks_that_stand_still_let_two_gateways_answer() {
-    simulate(World { clocks_stop: true, fences: false });
+    simulate(World { clocks_stop: true, ..NO_FENCE });
 }

@@ -4,6 +4,8 @@
 mod golden;
 #[path = "hyperscsi/net.rs"]
 mod net;
+#[path = "hyperscsi/paths.rs"]
+mod paths;
 #[path = "hyperscsi/search.rs"]
 mod search;
 
@@ -270,7 +272,7 @@ fn clients_without_a_decision_make_way_for_later_ones() {
         ids.extend(net.connection);
     }
     assert_eq!(ids.len(), 80);
-    let there = ids.iter().filter(|id| net.server.path(**id).is_some()).count();
+    let there = ids.iter().filter(|id| !net.server.paths(**id).is_empty()).count();
     assert_eq!(there, 64);
 }
 
@@ -417,6 +419,7 @@ fn storm(seed: u64) {
         losses: below(80),
         repeats: below(80),
         changes: below(40),
+        rate: 0,
     };
     let mut net = Net::new(seed, weather);
     net.connect();

@@ -35,6 +35,10 @@ impl Authorization for Masks {
         Some(self.0.get(&*session.identity.name).cloned().unwrap_or(Rights::All))
     }
 
+    fn administers(&self, _session: &SessionEntry<()>) -> bool {
+        false
+    }
+
     fn keeps(&self, _before: &Self, _session: &SessionEntry<()>) -> bool {
         true
     }

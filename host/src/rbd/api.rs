@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// `rados_t`, `rados_ioctx_t`, `rbd_image_t` and `rbd_completion_t`.
+/// `rados_t`, `rados_ioctx_t`, `rados_write_op_t`, `rados_xattrs_iter_t`, `rbd_image_t` and `rbd_completion_t`.
 pub(super) type Handle = *mut c_void;
 
 /// `rbd_callback_t`
@@ -62,6 +62,22 @@ functions! {
     rados: rados_ioctx_get_id(Handle) -> i64;
     rados: rados_ioctx_set_namespace(Handle, *const c_char);
     rados: rados_ioctx_destroy(Handle);
+    rados: rados_getaddrs(Handle, *mut *mut c_char) -> c_int;
+    rados: rados_buffer_free(*mut c_char);
+    rados: rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
+    rados: rados_wait_for_latest_osdmap(Handle) -> c_int;
+    rados: rados_read(Handle, *const c_char, *mut c_char, usize, u64) -> c_int;
+    rados: rados_getxattrs(Handle, *const c_char, *mut Handle) -> c_int;
+    rados: rados_getxattrs_next(Handle, *mut *const c_char, *mut *const c_char, *mut usize) -> c_int;
+    rados: rados_getxattrs_end(Handle);
+    rados: rados_create_write_op() -> Handle;
+    rados: rados_release_write_op(Handle);
+    rados: rados_write_op_create(Handle, c_int, *const c_char);
+    rados: rados_write_op_assert_exists(Handle);
+    rados: rados_write_op_cmpext(Handle, *const c_char, usize, u64, *mut c_int);
+    rados: rados_write_op_write_full(Handle, *const c_char, usize);
+    rados: rados_write_op_setxattr(Handle, *const c_char, *const c_char, usize);
+    rados: rados_write_op_operate(Handle, Handle, *const c_char, *mut libc::time_t, c_int) -> c_int;
     rbd: rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd: rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd: rbd_close(Handle) -> c_int;

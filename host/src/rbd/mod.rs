@@ -1,20 +1,24 @@
-//! Images of Ceph's RBD, by librbd. What may wait for the cluster blocks, but for reads and changes, whose futures are woken
-//! by librbd's threads.
+//! Images of Ceph's RBD, by librbd, and objects of its pools, by librados. What may wait for the cluster blocks, but for reads
+//! and changes of images, whose futures are woken by librbd's threads.
 
 mod api;
+mod client;
+mod object;
 mod request;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use self::api::{Api, Handle, Watcher, api};
+use self::api::{Api, Handle, Watcher};
+use self::client::Pool;
+pub use self::client::{Access, BLOCKLISTED_FOR, Client, PoolSpec};
+pub use self::object::{Attributes, Objects};
 use self::request::Requests;
 
 /// How many requests may be under way: librbd would hold up its caller for more than the 1024 of its own
@@ -28,25 +32,14 @@ const FAST_DIFF: u64 = 1 << 4;
 /// `RBD_LOCK_MODE_EXCLUSIVE`
 const LOCK_EXCLUSIVE: c_int = 0;
 
-/// How many seconds a cluster is waited for that does not answer.
-const CONNECTED_WITHIN: &str = "30";
-
 /// How long the end of a handle that was dropped, and not closed, waits between two looks at what is under way.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Where an image is, and as whom to use it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageSpec {
-    /// The configuration of the cluster; Ceph's own defaults if `None`.
-    pub conf: Option<PathBuf>,
-    /// The user, without `client.`; `admin` if `None`.
-    pub user: Option<String>,
-    /// His keyring, if not as the configuration says.
-    pub keyring: Option<PathBuf>,
     /// The pool.
-    pub pool: String,
-    /// The namespace in it.
-    pub namespace: Option<String>,
+    pub pool: PoolSpec,
     /// The image.
     pub image: String,
     /// One of its snapshots.
@@ -56,9 +49,7 @@ pub struct ImageSpec {
 impl fmt::Display for ImageSpec {
     /// `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.pool)?;
-        self.namespace.iter().try_for_each(|namespace| write!(f, "/{namespace}"))?;
-        write!(f, "/{}", self.image)?;
+        write!(f, "{}/{}", self.pool, self.image)?;
         self.snapshot.iter().try_for_each(|snapshot| write!(f, "@{snapshot}"))
     }
 }
@@ -118,7 +109,7 @@ struct OpenImage {
     image: Handle,
     watch: Option<(u64, *mut OnUpdate)>,
     /// Which is left after the image.
-    _cluster: Cluster,
+    pool: Pool,
 }
 
 type OnUpdate = Box<dyn Fn() + Send + Sync>;
@@ -127,108 +118,25 @@ type OnUpdate = Box<dyn Fn() + Send + Sync>;
 // called from any thread and may be.
 unsafe impl Send for OpenImage {}
 
-/// A connection to a cluster, and a pool of it.
-struct Cluster {
-    api: &'static Api,
-    rados: Handle,
-    pool: Option<Handle>,
-}
-
-impl Cluster {
-    fn connect(api: &'static Api, spec: &ImageSpec) -> Result<Self, RbdError> {
-        let user = format!("client.{}", spec.user.as_deref().unwrap_or("admin"));
-        let name = c_string(&user)?;
-        let mut rados = ptr::null_mut();
-        // SAFETY: the strings end with zero and outlive the call; the cluster name may be null.
-        let made =
-            unsafe { (api.rados_create2)(&raw mut rados, c"ceph".as_ptr(), name.as_ptr(), 0) };
-        check(made, || "cannot begin to use the cluster".to_owned())?;
-        let mut cluster = Self { api, rados, pool: None };
-        cluster.configure(spec)?;
-        // SAFETY: the handle is one that `rados_create2` made.
-        let connected = unsafe { (api.rados_connect)(rados) };
-        check(connected, || format!("cannot connect to the cluster as {user}"))?;
-        let pool = c_string(&spec.pool)?;
-        let mut found = ptr::null_mut();
-        // SAFETY: the cluster is connected; the name ends with zero and outlives the call.
-        let opened = unsafe { (api.rados_ioctx_create)(rados, pool.as_ptr(), &raw mut found) };
-        check(opened, || format!("cannot open the pool {}", spec.pool))?;
-        cluster.pool = Some(found);
-        if let Some(namespace) = &spec.namespace {
-            let namespace = c_string(namespace)?;
-            // SAFETY: the pool is open; the name ends with zero and is copied.
-            unsafe { (api.rados_ioctx_set_namespace)(found, namespace.as_ptr()) };
-        }
-        Ok(cluster)
-    }
-
-    /// As Ceph's own tools do: the file, the environment, and what is said.
-    fn configure(&self, spec: &ImageSpec) -> Result<(), RbdError> {
-        let conf = spec.conf.as_ref().map(|path| c_string(&path.to_string_lossy())).transpose()?;
-        let path = conf.as_ref().map_or(ptr::null(), |path| path.as_ptr());
-        // SAFETY: the path is null, for the usual places, or ends with zero.
-        let read = unsafe { (self.api.rados_conf_read_file)(self.rados, path) };
-        if read < 0 {
-            return Err(RbdError::Configuration(io::Error::from_raw_os_error(-read)));
-        }
-        // SAFETY: null stands for CEPH_ARGS.
-        let read = unsafe { (self.api.rados_conf_parse_env)(self.rados, ptr::null()) };
-        check(read, || "cannot read CEPH_ARGS".to_owned())?;
-        // A cache would keep what others must see, and what a write without flush has answered for; and a part of an object
-        // that is discarded must read as zeroes.
-        self.set("rbd_cache", "false")?;
-        self.set("client_mount_timeout", CONNECTED_WITHIN)?;
-        self.set("rbd_skip_partial_discard", "false")?;
-        match &spec.keyring {
-            Some(keyring) => self.set("keyring", &keyring.to_string_lossy()),
-            None => Ok(()),
-        }
-    }
-
-    fn set(&self, option: &str, value: &str) -> Result<(), RbdError> {
-        let (name, text) = (c_string(option)?, c_string(value)?);
-        // SAFETY: both end with zero and are copied.
-        let set = unsafe { (self.api.rados_conf_set)(self.rados, name.as_ptr(), text.as_ptr()) };
-        check(set, || format!("cannot set {option}"))
-    }
-
-    /// The name of the cluster that no other has, and the number of the pool.
-    fn place(&self) -> Result<String, RbdError> {
-        let mut fsid = [0_u8; 64];
-        // SAFETY: the buffer has the length that is told.
-        let told = unsafe {
-            (self.api.rados_cluster_fsid)(self.rados, fsid.as_mut_ptr().cast(), fsid.len())
-        };
-        check(told, || "cannot learn the name of the cluster".to_owned())?;
-        // SAFETY: the pool is open.
-        let pool = unsafe { (self.api.rados_ioctx_get_id)(self.handle()) };
-        Ok(format!("{}/{pool}", text(&fsid)))
-    }
-
-    /// Of the pool.
-    fn handle(&self) -> Handle {
-        self.pool.unwrap_or(ptr::null_mut())
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool {
-            // SAFETY: nothing uses it any more: what is opened in it is closed before.
-            unsafe { (self.api.rados_ioctx_destroy)(pool) };
-        }
-        // SAFETY: it is used by nobody after this. Of a cluster that was not connected it frees the handle.
-        unsafe { (self.api.rados_shutdown)(self.rados) };
-    }
-}
-
 impl Image {
     /// Opens one. It blocks until the cluster has answered.
     pub fn open(spec: &ImageSpec, read_only: bool, lock: Lock) -> Result<Self, RbdError> {
-        let api = api().map_err(RbdError::Library)?;
-        let cluster = Cluster::connect(api, spec)?;
-        let place = cluster.place()?;
-        let open = OpenImage::open(api, cluster, spec, read_only || spec.snapshot.is_some())?;
+        Self::open_by(&Client::connect(&spec.pool.access, None)?, spec, read_only, lock)
+    }
+
+    /// The same by a connection that there is.
+    pub fn open_by(
+        client: &Arc<Client>,
+        spec: &ImageSpec,
+        read_only: bool,
+        lock: Lock,
+    ) -> Result<Self, RbdError> {
+        let api = client.api();
+        // Whoever was blocklisted before cannot write any more to what is read here.
+        client.see_latest_map()?;
+        let pool = Pool::open(client, &spec.pool)?;
+        let place = pool.place()?;
+        let open = OpenImage::open(api, pool, spec, read_only || spec.snapshot.is_some())?;
         let features = open.number(api.rbd_get_features, "its features")?;
         let may_lock = !read_only && spec.snapshot.is_none() && lock != Lock::Leave;
         let is_locked = features & EXCLUSIVE_LOCK != 0 && may_lock;
@@ -344,7 +252,7 @@ fn closed() -> io::Error {
 impl OpenImage {
     fn open(
         api: &'static Api,
-        cluster: Cluster,
+        pool: Pool,
         spec: &ImageSpec,
         read_only: bool,
     ) -> Result<Self, RbdError> {
@@ -354,12 +262,12 @@ impl OpenImage {
         let open = if read_only { api.rbd_open_read_only } else { api.rbd_open };
         let mut image = ptr::null_mut();
         // SAFETY: the pool is open; the names end with zero and outlive the call, that of a snapshot may be null.
-        let opened = unsafe { open(cluster.handle(), name.as_ptr(), &raw mut image, at) };
+        let opened = unsafe { open(pool.handle(), name.as_ptr(), &raw mut image, at) };
         check(opened, || match &spec.snapshot {
             Some(snapshot) => format!("cannot open the image {}@{snapshot}", spec.image),
             None => format!("cannot open the image {}", spec.image),
         })?;
-        Ok(Self { api, image, watch: None, _cluster: cluster })
+        Ok(Self { api, image, watch: None, pool })
     }
 
     fn number(
@@ -385,12 +293,11 @@ impl OpenImage {
     /// Keeps others from writing, and does not give way to them.
     fn lock(&self, how: Lock) -> Result<(), RbdError> {
         if let Some(owner) = self.owner()? {
-            match how {
-                Lock::Break => self.break_lock(&owner)?,
-                // One that is not connected any more can do nothing: librbd breaks its lock.
-                _ if self.has_open(&owner)? => return Err(RbdError::Locked(owner)),
-                _ => {}
+            // One that is not connected any more can do nothing but what it has under way.
+            if how != Lock::Break && self.has_open(&owner)? {
+                return Err(RbdError::Locked(owner));
             }
+            self.break_lock(&owner)?;
         }
         // SAFETY: the image is open.
         let locked = unsafe { (self.api.rbd_lock_acquire)(self.image, LOCK_EXCLUSIVE) };
@@ -406,9 +313,14 @@ impl OpenImage {
         // SAFETY: the image is open; the name ends with zero and outlives the call.
         let broken =
             unsafe { (self.api.rbd_lock_break)(self.image, LOCK_EXCLUSIVE, name.as_ptr()) };
-        // Nobody has it any more.
-        let gone = broken == -libc::ENOENT;
-        check(if gone { 0 } else { broken }, || format!("cannot break the lock of {owner}"))
+        // Nobody has it any more, or another one.
+        if [-libc::ENOENT, -libc::EBUSY].contains(&broken) {
+            return Ok(());
+        }
+        check(broken, || format!("cannot break the lock of {owner}"))?;
+        // librbd has blocklisted it, for an hour, also if it was to be so for longer. Its own setting of that time is refused by
+        // the monitors of Ceph 16.
+        self.pool.client().blocklist(owner, BLOCKLISTED_FOR)
     }
 
     /// The address of the client that has the exclusive lock.

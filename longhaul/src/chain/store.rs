@@ -100,6 +100,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
         Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,
+        Uri::Rbd(image) if options.standby => open_standby_image(uri, image, options).await?,
         Uri::Rbd(image) => open_image(uri, image, options).await?,
     })
 }
@@ -221,7 +222,7 @@ async fn journal_of_holder(
 
 async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
-    let HyperScsiUri { server, volume: name, pin } = volume.clone();
+    let HyperScsiUri { server, volume: name, pin, paths } = volume.clone();
     let credentials = credentials(&options.login.seal, pin).map_err(|why| why.within(&what()))?;
     let with = ScsiOptions {
         read_only: options.read_only,
@@ -243,23 +244,40 @@ async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) ->
         stop: options.stop.clone(),
         ..ScsiOptions::default()
     };
-    let disk = hyperscsi::connect(&hyperscsi::Volume { server, name }, &credentials, with).await;
+    let volume = hyperscsi::Volume { server, name, paths };
+    let disk = hyperscsi::connect(&volume, &credentials, with).await;
     let disk = disk.map_err(|why| explain_open(what(), why))?;
     Ok(Store::new("hyperscsi", disk.opened()))
 }
 
 async fn open_image(uri: &Uri, image: &ImageSpec, options: &OpenOptions) -> Outcome<Store> {
+    let opened = rbd::open(image, image_options(options)).await;
+    let opened = opened.map_err(|why| explain_image(format!("cannot open {uri}"), why))?;
+    Ok(Store::new("rbd", opened.opened()))
+}
+
+fn image_options(options: &OpenOptions) -> rbd::RbdOptions {
     let lock = match options.writers {
         _ if options.read_only => Lock::Leave,
         Writers::Unasked | Writers::Shared => Lock::Leave,
         Writers::One | Writers::Resume(_) | Writers::Succeed(_) => Lock::Take,
         Writers::TakeOver => Lock::Break,
     };
-    let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
-    let with = rbd::RbdOptions { read_only: options.read_only, lock, block_size };
-    let opened = rbd::open(image, with).await;
-    let opened = opened.map_err(|why| explain_image(format!("cannot open {uri}"), why))?;
-    Ok(Store::new("rbd", opened.opened()))
+    rbd::RbdOptions {
+        client: options.ceph.clone(),
+        read_only: options.read_only,
+        lock,
+        block_size: options.block_size.unwrap_or(BLOCK_SIZE),
+    }
+}
+
+async fn open_standby_image(uri: &Uri, image: &ImageSpec, options: &OpenOptions) -> Outcome<Store> {
+    if let Some(shape) = &options.known_shape {
+        return Ok(Store::new("standby", standby::like(shape.clone())));
+    }
+    let shape = rbd::shape_of(image, image_options(options)).await;
+    let shape = shape.map_err(|why| explain_image(format!("cannot open {uri}"), why))?;
+    Ok(Store::new("standby", standby::like(shape)))
 }
 
 /// Who we are to a HyperSCSI server, and which one is meant. Reads the identity and the site key.

@@ -4,18 +4,16 @@
 //! which a gateway that is stopped could hold for ever. The newest version counts. Old ones are removed, the oldest first,
 //! so that a gateway that was stopped in the middle of a change notices that the version it has read is gone.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX};
 use tempfile::{NamedTempFile, TempPath};
 
-use super::store::RecordStore;
+use super::store::{RecordStore, Signs};
 use crate::printable::Shown as _;
 
 /// How many versions stay.
@@ -53,20 +51,6 @@ impl Directory {
     pub(super) fn look(path: &Path) -> io::Result<Self> {
         fs::read_dir(path)?;
         Ok(Self { path: path.to_owned(), new: String::new(), seen: PathBuf::new() })
-    }
-
-    /// When each of the other gateways looked at the record last, by a clock of its own: only whether that changes tells
-    /// something.
-    pub(super) fn others_seen(&self) -> io::Result<BTreeMap<OsString, SystemTime>> {
-        let mut seen = BTreeMap::new();
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            let is_one = entry.file_name().as_encoded_bytes().starts_with(SEEN.as_bytes());
-            if is_one && entry.path() != self.seen {
-                seen.insert(entry.file_name(), fs::symlink_metadata(entry.path())?.modified()?);
-            }
-        }
-        Ok(seen)
     }
 
     fn path(&self, version: u64) -> PathBuf {
@@ -208,6 +192,21 @@ impl RecordStore for Directory {
     fn show_presence(&self) -> io::Result<()> {
         let file = File::options().create(true).write(true).truncate(false).open(&self.seen)?;
         file.set_modified(SystemTime::now())
+    }
+
+    /// When each of them has looked last, by a clock of its own.
+    fn others_seen(&self) -> io::Result<Signs> {
+        let mut seen = Signs::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(SEEN) && entry.path() != self.seen {
+                let at = fs::symlink_metadata(entry.path())?.modified()?;
+                let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+                seen.insert(name, at.as_nanos().to_be_bytes().to_vec());
+            }
+        }
+        Ok(seen)
     }
 }
 

@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -13,13 +12,13 @@ use futures_util::future::join_all;
 use proto::cluster::{Lease, Outcome, Record, Role, Settings, Step, Update, Written};
 use proto::time::Time;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::fence::fence;
+use super::fence::Fences;
 use super::name_of;
 use super::observer::Published;
-use super::store::RecordStore;
+use super::store::{CurrentClient, RecordStore};
 use crate::log_limiter::{LineLimiter, Permit};
 use crate::target::lun::{Disk, MediumPermit, check_shared_reservations, since_boot};
 
@@ -36,6 +35,9 @@ const CALL_MAX: Duration = Duration::from_secs(15);
 /// How many calls of the file system may be under way: one that hangs is not waited for, but those that follow must not
 /// take all threads of the process while it does.
 const CALLS_MAX: usize = 4;
+
+/// How often in a lease a connection is tried that could not be made.
+const RETRIES: u32 = 10;
 
 /// What the rest of the server asks for.
 #[derive(Debug)]
@@ -57,7 +59,8 @@ pub(super) struct Driver {
     lease: Lease,
     settings: Settings,
     store: Arc<dyn RecordStore>,
-    fence: Option<PathBuf>,
+    fences: Fences,
+    client: CurrentClient,
     requests: mpsc::Receiver<Request>,
     published: Published,
     permit: Arc<MediumPermit>,
@@ -68,11 +71,15 @@ pub(super) struct Driver {
     updates: VecDeque<(Update, oneshot::Sender<Outcome>)>,
     /// When the next of them may begin.
     next_update: Instant,
+    /// When an address is asked for again that could not be had.
+    next_address: Instant,
     /// Who waits for the update that is under way.
     updating: Option<oneshot::Sender<Outcome>>,
     ending: Option<oneshot::Sender<()>>,
     /// It holds nothing, and the process ends.
     has_left: bool,
+    /// Tells whether the storage takes nothing from this gateway any more.
+    shut_out: Option<JoinHandle<bool>>,
     /// Nobody can ask for anything any more.
     is_abandoned: bool,
     /// Tasks are being ended, which may be those that ask.
@@ -87,7 +94,7 @@ fn now() -> Time {
 impl Driver {
     pub(super) fn new(
         settings: Settings,
-        (store, fence): (Arc<dyn RecordStore>, Option<PathBuf>),
+        (store, fences, client): (Arc<dyn RecordStore>, Fences, CurrentClient),
         requests: mpsc::Receiver<Request>,
         published: Published,
         permit: Arc<MediumPermit>,
@@ -96,7 +103,8 @@ impl Driver {
             lease: Lease::new(settings.clone(), now()),
             settings,
             store,
-            fence,
+            fences,
+            client,
             requests,
             published,
             permit,
@@ -106,9 +114,11 @@ impl Driver {
             settling: Vec::new(),
             updates: VecDeque::new(),
             next_update: Instant::now(),
+            next_address: Instant::now(),
             updating: None,
             ending: None,
             has_left: false,
+            shut_out: None,
             is_abandoned: false,
             is_ending_tasks: false,
             failures: LineLimiter::default(),
@@ -129,6 +139,7 @@ impl Driver {
                 return;
             }
             self.begin_update();
+            self.renew_address().await;
             let step = self.lease.poll(now());
             self.publish();
             match step {
@@ -141,14 +152,7 @@ impl Driver {
                 Step::Read => self.read().await,
                 Step::Write(record) => self.write(record).await,
                 Step::Fence(former) => {
-                    let program = self.fence.clone();
-                    let fencing = async move {
-                        match program {
-                            Some(program) => fence(&program, &former).await,
-                            None => true,
-                        }
-                    };
-                    let done = self.during(fencing).await;
+                    let done = self.during(self.fences.clone().fence(former)).await;
                     self.lease.fenced(now(), done);
                 }
             }
@@ -284,6 +288,27 @@ impl Driver {
         }
     }
 
+    /// Before it can take the lease it needs a way to the media that nobody has shut out.
+    async fn renew_address(&mut self) {
+        let Some(blocklist) = self.fences.blocklist.clone() else { return };
+        if !self.lease.lacks_address() || Instant::now() < self.next_address {
+            return;
+        }
+        let connected = self.operation(move || blocklist.connect()).await;
+        let connected =
+            connected.map_err(|why| self.report("used: no connection to the media", &why));
+        let Ok(connected) = connected else {
+            self.next_address = Instant::now() + self.settings.lease / RETRIES;
+            return;
+        };
+        self.lease.set_address(connected.address.clone());
+        self.shut_out = None;
+        let mut current = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = current.replace(connected);
+        // That of a lease before, which is closed. To leave the cluster takes a moment.
+        spawn_blocking(move || drop(before));
+    }
+
     async fn read(&mut self) {
         // Those who ask from here on want what is there then.
         let refreshes = std::mem::take(&mut self.refreshes);
@@ -344,7 +369,26 @@ impl Driver {
             self.next_update = Instant::now() + begun.elapsed() * ROOM_FOR_OTHERS;
         }
         self.lease.written(now(), written);
+        self.look_whether_shut_out();
         self.adopt().await;
+    }
+
+    /// Another gateway may have shut this one out and then have met a sign of life of it: then this one holds the lease, and
+    /// nothing that it does comes to anything. Nobody waits for the answer, which is found with the next sign of life.
+    fn look_whether_shut_out(&mut self) {
+        let answered = self.shut_out.take_if(|looking| looking.is_finished());
+        if answered.and_then(JoinHandle::now_or_never).is_some_and(|is| is.unwrap_or(false)) {
+            tracing::error!(
+                "the storage takes nothing from this gateway any more: it opens the volumes anew"
+            );
+            self.lease.shut_out();
+        }
+        let current = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let (Some(blocklist), Some(client), None) =
+            (self.fences.blocklist.clone(), current, &self.shut_out)
+        {
+            self.shut_out = Some(spawn_blocking(move || blocklist.is_shut_out(&client)));
+        }
     }
 
     /// What a call gives that may wait for long: it is not waited for longer than the lease would last.

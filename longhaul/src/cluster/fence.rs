@@ -1,22 +1,68 @@
-//! The program that sees to it that another gateway touches nothing any more: it ends it, or cuts it off.
+//! What sees to it that another gateway touches nothing any more: a program that ends it, or cuts it off, and the storage that
+//! takes nothing from it.
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
-use proto::cluster::GatewayName;
+use proto::cluster::{Former, GatewayName};
 use tokio::process::Command;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::store::Blocklist;
 use crate::printable::Shown as _;
 
 /// How long it may take: power switches are slow.
 const FENCED_WITHIN: Duration = Duration::from_secs(60);
 
+/// What a gateway has for that.
+#[derive(Clone, Debug)]
+pub(super) struct Fences {
+    /// Who it is: nobody runs the program for himself.
+    pub(super) me: GatewayName,
+    pub(super) program: Option<PathBuf>,
+    pub(super) blocklist: Option<Arc<dyn Blocklist>>,
+}
+
+impl Fences {
+    /// Whether `former` can touch nothing any more.
+    pub(super) async fn fence(self, former: Former) -> bool {
+        let Former { gateway, address } = former;
+        if let Some(program) = self.program.filter(|_| gateway != self.me)
+            && !run(&program, &gateway).await
+        {
+            return false;
+        }
+        match (self.blocklist, address) {
+            (Some(blocklist), Some(address)) => shut_out(blocklist, &gateway, address).await,
+            _ => true,
+        }
+    }
+}
+
+/// Has the storage take nothing more from `address`; whether it says that it does so.
+async fn shut_out(blocklist: Arc<dyn Blocklist>, gateway: &GatewayName, address: String) -> bool {
+    let of = address.clone();
+    let asked = timeout(FENCED_WITHIN, spawn_blocking(move || blocklist.shut_out(&of))).await;
+    let done = asked.map_err(io::Error::from).and_then(|done| done.map_err(io::Error::other));
+    match done.flatten() {
+        Ok(()) => {
+            tracing::warn!(%gateway, address, "the storage takes nothing from the gateway any more: it gave no sign of life");
+            true
+        }
+        Err(why) => {
+            tracing::error!(%gateway, address, %why, "the gateway is not fenced: its volumes are not taken over");
+            false
+        }
+    }
+}
+
 /// Runs `program` with the name of the gateway; whether it says that it is done.
-pub(super) async fn fence(program: &Path, gateway: &GatewayName) -> bool {
+async fn run(program: &Path, gateway: &GatewayName) -> bool {
     let mut command = Command::new(program);
     command.arg(gateway.as_str()).stdin(Stdio::null()).stdout(log()).kill_on_drop(true);
     let program = program.shown();
@@ -59,11 +105,11 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("fence");
         let gateway: GatewayName = "b".parse().unwrap();
-        assert!(!fence(&path, &gateway).await, "there is none");
+        assert!(!run(&path, &gateway).await, "there is none");
         for (body, done) in [("echo told; test \"$1\" = b", true), ("exit 3", false)] {
             fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-            assert_eq!(fence(&path, &gateway).await, done, "{body}");
+            assert_eq!(run(&path, &gateway).await, done, "{body}");
         }
     }
 }

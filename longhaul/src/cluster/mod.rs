@@ -5,13 +5,15 @@ mod directory;
 mod driver;
 mod fence;
 mod observer;
+mod rados;
 mod reservations;
 mod store;
 mod survey;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use host::rbd::Client;
 use proto::cluster::{Holder, Role, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -19,13 +21,16 @@ use tokio::time::{sleep, timeout};
 
 use self::directory::Directory;
 use self::driver::{Driver, Request};
+use self::fence::Fences;
 pub use self::observer::Observer;
 use self::observer::Published;
+use self::rados::Rados;
 use self::reservations::UnitReservations;
+use self::store::{Blocklist, CurrentClient, RecordStore};
 pub use self::survey::{Finding, survey};
-use crate::config::ClusterOptions;
+use crate::config::{ClusterOptions, RecordPlace};
+use crate::explain::explain_ceph;
 use crate::failure::{Failure, OrFail as _, Outcome};
-use crate::printable::Shown as _;
 use crate::target::lun::{Disk, MediumPermit, Shared};
 
 /// How long an end waits for the lease to be given back.
@@ -43,7 +48,9 @@ const LOOKS: u32 = 40;
 /// The part of this gateway in its cluster.
 pub struct Cluster {
     options: ClusterOptions,
-    store: Arc<Directory>,
+    store: Arc<dyn RecordStore>,
+    /// By which it comes to the media, if those are in a storage that can shut it out.
+    client: CurrentClient,
     requests: mpsc::Sender<Request>,
     roles: watch::Receiver<Role>,
     observer: Observer,
@@ -53,26 +60,33 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// One that does nothing yet.
+    /// One that does nothing yet. It may wait for where the record is.
     pub fn new(options: &ClusterOptions) -> Outcome<Self> {
-        let what = || format!("cannot use the cluster directory {}", options.directory.shown());
-        let store = Directory::open(&options.directory, &options.gateway).or_fail(what)?;
+        let (store, blocklist) = open(options)?;
         let random = || "cannot name this life of the gateway".to_owned();
         let incarnation = getrandom::u64().or_fail(random)? | 1;
         let settings = Settings {
             me: Holder { gateway: options.gateway.clone(), incarnation },
             lease: options.lease,
             fences: options.fence.is_some(),
+            has_addresses: blocklist.is_some(),
         };
         let (requests, asked) = mpsc::channel(64);
         let permit = Arc::<MediumPermit>::default();
         let (tell, roles, observer) = Published::new(&options.gateway, &permit);
-        let store = Arc::new(store);
-        let fence = options.fence.clone();
-        let record = Arc::<Directory>::clone(&store);
-        let driver = Driver::new(settings, (record, fence), asked, tell, Arc::clone(&permit));
+        let fences =
+            Fences { me: options.gateway.clone(), program: options.fence.clone(), blocklist };
+        let client = CurrentClient::default();
+        let places = (Arc::clone(&store), fences, Arc::clone(&client));
+        let driver = Driver::new(settings, places, asked, tell, Arc::clone(&permit));
         let (options, driver) = (options.clone(), Some(driver));
-        Ok(Self { options, store, requests, roles, observer, permit, driver })
+        Ok(Self { options, store, client, requests, roles, observer, permit, driver })
+    }
+
+    /// What opens the media for a gateway that takes over.
+    #[must_use]
+    pub fn media(&self) -> Media {
+        Media(Arc::clone(&self.client))
     }
 
     /// What a disk shares that is this unit of this target.
@@ -125,7 +139,7 @@ impl Cluster {
         if self.role() == Role::Active && !self.is_another_there().await? {
             let why = "no other gateway looks at the record of the cluster";
             return Err(Failure::new("cannot move the volumes to another gateway").because(why).hint(
-                "nothing was changed; start the other gateway, and see that it has the same `directory`: `longhaul check` and its log tell",
+                "nothing was changed; start the other gateway, and see that it has the same `directory` or `state`: `longhaul check` and its log tell",
             ));
         }
         tell(&self.requests, Request::Move).await;
@@ -160,6 +174,41 @@ impl Cluster {
         if self.requests.send(Request::End(done)).await.is_ok() {
             let _ = timeout(LEFT_WITHIN, heard).await;
         }
+    }
+}
+
+/// Where the record is, and the storage that can shut out a gateway, if it is that.
+type Places = (Arc<dyn RecordStore>, Option<Arc<dyn Blocklist>>);
+
+fn open(options: &ClusterOptions) -> Outcome<Places> {
+    let what =
+        || format!("cannot use the {} of the cluster, {}", options.place.option(), options.place);
+    match &options.place {
+        RecordPlace::Directory(path) => {
+            let directory = Directory::open(path, &options.gateway).or_fail(what)?;
+            Ok((Arc::new(directory), None))
+        }
+        RecordPlace::Rados(pool) => {
+            let explained = |why| explain_ceph(what(), &pool.access, why);
+            let rados = Rados::open(pool, &options.gateway).map_err(explained)?;
+            rados.first_look().map_err(explained)?;
+            rados.try_rights().map_err(explained)?;
+            let rados = Arc::new(rados);
+            Ok((rados.clone(), Some(rados)))
+        }
+    }
+}
+
+/// What opens the media for a gateway that takes over.
+#[derive(Clone, Debug)]
+pub struct Media(CurrentClient);
+
+impl Media {
+    /// The connection to a Ceph cluster by which they are opened, if they are there.
+    #[must_use]
+    pub fn ceph(&self) -> Option<Arc<Client>> {
+        let current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map(|current| Arc::clone(&current.client))
     }
 }
 

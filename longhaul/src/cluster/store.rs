@@ -1,11 +1,17 @@
 //! Where the record of a cluster is kept.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::{Arc, Mutex};
 
+use host::rbd::Client;
 use proto::cluster::Record;
 
-/// A record that is read whole, and replaced if it is as it was read. Both may wait, so they are called where that is
+/// A sign of each of the other gateways: whether it changes tells something, not what it is.
+pub(super) type Signs = BTreeMap<String, Vec<u8>>;
+
+/// A record that is read whole, and replaced if it is as it was read. All of it may wait, so it is called where that is
 /// allowed.
 pub(super) trait RecordStore: fmt::Debug + Send + Sync {
     /// The record; `None` if there never was one.
@@ -17,4 +23,29 @@ pub(super) trait RecordStore: fmt::Debug + Send + Sync {
 
     /// Shows the other gateways that this one looks at the record.
     fn show_presence(&self) -> io::Result<()>;
+
+    /// What the other gateways have shown last.
+    fn others_seen(&self) -> io::Result<Signs>;
 }
+
+/// A storage that can be told to take nothing any more from an address. All of it may wait.
+pub(super) trait Blocklist: fmt::Debug + Send + Sync {
+    /// A new way to the media, with an address that nobody else has had.
+    fn connect(&self) -> io::Result<MediaClient>;
+
+    /// Whether the storage takes nothing from this one any more.
+    fn is_shut_out(&self, client: &MediaClient) -> bool;
+
+    /// Has the storage take nothing from this address any more.
+    fn shut_out(&self, address: &str) -> io::Result<()>;
+}
+
+/// A way to the media.
+#[derive(Clone, Debug)]
+pub(super) struct MediaClient {
+    pub(super) address: String,
+    pub(super) client: Arc<Client>,
+}
+
+/// The way by which this gateway comes to the media with the lease that it holds, or takes next.
+pub(super) type CurrentClient = Arc<Mutex<Option<MediaClient>>>;

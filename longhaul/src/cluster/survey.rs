@@ -1,14 +1,19 @@
 //! What would keep a gateway from its part in a cluster, before it is started. Nothing is changed.
 
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use proto::cluster::Record;
+use host::rbd::PoolSpec;
+use proto::cluster::{GatewayName, Record};
 use rustix::fs::{Access, access};
 
 use super::directory::Directory;
+use super::rados::Rados;
 use super::store::RecordStore as _;
-use crate::config::{ClusterOptions, Listen};
+use crate::config::{ClusterOptions, Listen, RecordPlace};
+use crate::explain::explain_ceph;
+use crate::failure::{Failure, Outcome};
 use crate::printable::Shown as _;
 
 /// What there is to be said of an option of `[cluster]`.
@@ -35,7 +40,7 @@ impl Finding {
 #[must_use]
 pub fn survey(options: &ClusterOptions, listen: &[Listen], state: Option<&Path>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(of_directory(options, state));
+    findings.extend(of_place(options, state));
     findings.extend(options.fence.as_deref().and_then(of_fence));
     if options.peers.is_empty() {
         let why = "without `peers` clients are not told of the other gateways";
@@ -49,25 +54,17 @@ pub fn survey(options: &ClusterOptions, listen: &[Listen], state: Option<&Path>)
     findings
 }
 
-fn of_directory(options: &ClusterOptions, state: Option<&Path>) -> Option<Finding> {
-    const OPTION: &str = "directory";
-    let path = &options.directory;
-    let cannot = |why: &dyn std::fmt::Display| {
-        Finding::mistake(
-            OPTION,
-            format!("cannot use the cluster directory {}: {why}", path.shown()),
-        )
+fn of_place(options: &ClusterOptions, state: Option<&Path>) -> Option<Finding> {
+    let (option, place) = (options.place.option(), &options.place);
+    let what = || format!("cannot use the {option} of the cluster, {place}");
+    let found = match place {
+        RecordPlace::Directory(path) => {
+            of_directory(path, state).map_err(|why| Failure::new(what()).because(why))
+        }
+        RecordPlace::Rados(pool) => of_pool(pool, &options.gateway, what),
     };
-    let same = |state: &Path| state.canonicalize().ok() == path.canonicalize().ok();
-    if path.is_dir() && state.is_some_and(same) {
-        return Some(cannot(&"it is `state`, which is this gateway's alone"));
-    }
-    let found = Directory::look(path).and_then(|directory| {
-        access(path, Access::WRITE_OK | Access::EXEC_OK)?;
-        directory.read()
-    });
     match found {
-        Err(why) => Some(cannot(&why)),
+        Err(why) => Some(Finding::mistake(option, why.to_string())),
         Ok(Some(Record { lease, .. })) if lease != options.lease && !lease.is_zero() => {
             let why =
                 format!("the record has a lease of {lease:?}: `lease` is the same at all gateways");
@@ -75,6 +72,26 @@ fn of_directory(options: &ClusterOptions, state: Option<&Path>) -> Option<Findin
         }
         Ok(_) => None,
     }
+}
+
+fn of_directory(path: &Path, state: Option<&Path>) -> io::Result<Option<Record>> {
+    let same = |state: &Path| state.canonicalize().ok() == path.canonicalize().ok();
+    if path.is_dir() && state.is_some_and(same) {
+        return Err(io::Error::other("it is `state`, which is this gateway's alone"));
+    }
+    let directory = Directory::look(path)?;
+    access(path, Access::WRITE_OK | Access::EXEC_OK)?;
+    directory.read()
+}
+
+/// Whether this gateway may write there, and shut out another one, shows when it starts.
+fn of_pool(
+    pool: &PoolSpec,
+    gateway: &GatewayName,
+    what: impl Fn() -> String,
+) -> Outcome<Option<Record>> {
+    let found = Rados::open(pool, gateway).and_then(|rados| rados.first_look());
+    found.map_err(|why| explain_ceph(what(), &pool.access, why))
 }
 
 fn of_fence(program: &Path) -> Option<Finding> {

@@ -8,7 +8,8 @@ pub mod status;
 mod succession;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use volume::Volume;
@@ -16,8 +17,8 @@ use volume::Volume;
 use self::detach::Detach;
 pub(super) use self::ending::Background;
 use self::ending::until_end;
-pub(super) use self::front::FrontAt;
 use self::front::{Front, FrontArgs};
+pub(super) use self::front::{FrontAt, cannot_make_device};
 use self::kept::KeeperLink;
 use self::status::StatusReporter;
 use self::succession::Succession;
@@ -28,9 +29,10 @@ use super::named;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use super::trace_file::TraceFile;
 use super::unsent::{Unsent, tell_of_unsent};
-use crate::block_devices::loops_over;
+use crate::block_devices::devices_over;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
+use crate::front::nbd::KernelClient;
 use crate::metered::Metered;
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
@@ -265,6 +267,7 @@ impl VolumeArgs {
             elements: None,
             standby: false,
             known_shape: None,
+            ceph: None,
             same_as: None,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
             replay_log,
@@ -390,18 +393,18 @@ fn announce(front: &Front, background: Option<&Background>) -> Outcome {
 
 /// Makes the block devices over the file as large as the volume has become. The kernel asks this process for the size of the
 /// file meanwhile.
-fn grow_devices(front: &Front) {
+fn grow_devices(front: &Front, size: u64) {
     let Some(file) = front.file() else { return };
     tokio::task::spawn_blocking(move || {
         // So that older kernels look at it too.
         let _ = std::fs::metadata(&file);
-        for device in loops_over(&file) {
-            let size = Size(std::fs::metadata(&file).map_or(0, |file| file.len()));
-            match host::loop_device::follow_size(&device) {
+        for device in devices_over(&file) {
+            match follow_size(&device, size) {
                 Ok(()) => print_error(&format_args!(
-                    "longhaul: {} has {size} now, as its volume; a file system on it grows when it is told to: `resize2fs {}`, \
+                    "longhaul: {} has {} now, as its volume; a file system on it grows when it is told to: `resize2fs {}`, \
                      `xfs_growfs DIR`, `btrfs filesystem resize max DIR`",
                     device.shown(),
+                    Size(size),
                     device.shown()
                 )),
                 Err(why) => {
@@ -410,6 +413,13 @@ fn grow_devices(front: &Front) {
             }
         }
     });
+}
+
+fn follow_size(device: &Path, size: u64) -> io::Result<()> {
+    match KernelClient::has(device) {
+        true => KernelClient::resize(device, size).map_err(io::Error::other),
+        false => host::loop_device::follow_size(device),
+    }
 }
 
 /// The front of a mount that another process may go on with, or has begun.
@@ -467,7 +477,7 @@ async fn serve(
     };
     let announced = announced.and_then(|()| announce(&front, background));
     if kept.is_some_and(|kept| kept.has_grown(chain)) {
-        grow_devices(&front);
+        grow_devices(&front, chain.volume().shape().size);
     }
     let is_device = background.is_some_and(|background| background.is_device);
     let mut progress = None;

@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: ServerSocket,
+    pub(super) server: ServerSocket,
 }
 
 /// What a server answers.
@@ -35,6 +35,10 @@ pub(super) struct ListedClient {
     /// `None` for all.
     pub(super) volumes: Option<Vec<String>>,
     pub(super) read_only: Vec<String>,
+    #[serde(default)]
+    pub(super) administrator: bool,
+    #[serde(default)]
+    pub(super) paused: bool,
     /// How many sessions it has now.
     pub(super) sessions: usize,
 }
@@ -71,12 +75,10 @@ impl ListedClient {
     fn line(&self) -> String {
         let proves = if self.proves.is_empty() { "nothing" } else { &*self.proves.join(" or ") };
         let rights = rights(self.volumes.as_deref(), &self.read_only);
-        let sessions = self.sessions;
-        format!(
-            "{}: proves {}; {rights}; sessions: {sessions}",
-            OneLine(&self.name),
-            OneLine(proves)
-        )
+        let (name, proves, sessions) = (OneLine(&self.name), OneLine(proves), self.sessions);
+        let administrator = if self.administrator { "; administrator" } else { "" };
+        let paused = if self.paused { "; paused" } else { "" };
+        format!("{name}: proves {proves}; {rights}{administrator}{paused}; sessions: {sessions}")
     }
 }
 

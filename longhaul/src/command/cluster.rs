@@ -16,6 +16,8 @@ use crate::target::status::ClusterStatus;
 pub struct Args {
     #[command(subcommand)]
     action: Action,
+    #[command(flatten)]
+    pub(super) server: ServerSocket,
 }
 
 const EXAMPLES: &str = "\
@@ -35,20 +37,16 @@ enum Action {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        server: ServerSocket,
     },
     /// Have another gateway be active, or this one: whichever is not
-    Move {
-        #[command(flatten)]
-        server: ServerSocket,
-    },
+    Move,
 }
 
 /// Asks the server.
 pub async fn run(args: Args) -> Outcome {
-    match args.action {
-        Action::Show { json, server } => {
+    let Args { action, server } = args;
+    match action {
+        Action::Show { json } => {
             let answer = server.ask("cluster show", PATIENCE).await?;
             let status: ClusterStatus = serde_json::from_str(&answer).or_fail(|| {
                 "cannot read the answer: is the server of another release?".to_owned()
@@ -58,6 +56,6 @@ pub async fn run(args: Args) -> Outcome {
             }
             say(&status.text())
         }
-        Action::Move { server } => say_done(&server.ask("cluster move", MOVED_WITHIN).await?),
+        Action::Move => say_done(&server.ask("cluster move", MOVED_WITHIN).await?),
     }
 }

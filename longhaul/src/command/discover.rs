@@ -1,13 +1,18 @@
 //! `longhaul discover`: which volumes a server offers.
 
+use proto::scsi::command::{Command, luns};
 use serde::Serialize;
 
 use super::options::LoginArgs;
-use crate::chain::{self, Login};
+use super::units::{UnitInfo, describe_unit};
+use crate::chain::{self, Login, UnitOptions, open_unit};
 use crate::config::ListenAt;
 use crate::failure::{Outcome, print_error};
 use crate::printable::OneLine;
-use crate::uri::{Host, HyperScsiServer};
+use crate::reconnect_limit::ReconnectLimit;
+use crate::stop::Stop;
+use crate::store::iscsi::Writers;
+use crate::uri::{Host, HyperScsiServer, Uri};
 
 /// Ask a server which targets this machine may use
 #[derive(Debug, clap::Args)]
@@ -19,6 +24,9 @@ pub struct Args {
     /// Ask the HyperSCSI servers on the network of this interface
     #[arg(long, value_name = "INTERFACE", value_parser = interface)]
     ethernet: Option<HyperScsiServer>,
+    /// Ask each target for its units, and tell what each is
+    #[arg(long)]
+    units: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -29,6 +37,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   longhaul discover server
+  longhaul discover server --units
   longhaul discover hyperscsi://server
   longhaul discover --ethernet eth0
   longhaul discover [2001:db8::1]:3261 --chap-user laptop --chap-secret-file laptop.secret";
@@ -38,7 +47,7 @@ pub async fn run(args: Args) -> Outcome {
     let login = args.login.login().await?;
     let host = match (args.ethernet, args.host) {
         (Some(server), _) | (None, Some(ListenAt::HyperScsi(server))) => {
-            return volumes(&server, &login, args.json).await;
+            return volumes(&server, &login, (args.units, args.json)).await;
         }
         (None, Some(ListenAt::Iscsi(host))) => host,
         // One of the two is there.
@@ -58,7 +67,10 @@ pub async fn run(args: Args) -> Outcome {
     }
     // What is sealed here has to be sealed there.
     let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
-    let found = targets.into_iter().map(|target| target.into_found(&pin)).collect();
+    let mut found: Vec<_> = targets.into_iter().map(|target| target.into_found(&pin)).collect();
+    if args.units {
+        ask_for_units(&mut found, &login).await;
+    }
     Offer { server: host.to_string(), volumes: found }.tell(args.json)
 }
 
@@ -68,14 +80,51 @@ fn interface(name: &str) -> Result<HyperScsiServer, String> {
 }
 
 /// Prints the URI of each volume that this machine may use.
-async fn volumes(server: &HyperScsiServer, login: &Login, json: bool) -> Outcome {
+async fn volumes(server: &HyperScsiServer, login: &Login, (units, json): (bool, bool)) -> Outcome {
     let names = chain::volumes(server, login).await?;
     let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
     let found = names.into_iter().map(|name| {
         let uris = vec![format!("{server}/{name}{pin}")];
-        Found { name, uris, unusable: Vec::new() }
+        Found { name, uris, unusable: Vec::new(), units: None }
     });
-    Offer { server: server.to_string(), volumes: found.collect() }.tell(json)
+    let mut found: Vec<_> = found.collect();
+    if units {
+        ask_for_units(&mut found, login).await;
+    }
+    Offer { server: server.to_string(), volumes: found }.tell(json)
+}
+
+/// Logs in to each, and asks what units it has and what these are. One that cannot be asked is told of, and has none.
+async fn ask_for_units(all: &mut [Found], login: &Login) {
+    for found in all {
+        let mut units = Vec::new();
+        if let Some(Ok(uri)) = found.uris.first().map(|uri| uri.parse::<Uri>())
+            && let Err(why) = units_of(&uri, login, &mut units).await
+        {
+            print_error(&format_args!("longhaul: {why}"));
+        }
+        found.units = Some(units);
+    }
+}
+
+async fn units_of(uri: &Uri, login: &Login, units: &mut Vec<UnitInfo>) -> Outcome {
+    let options = UnitOptions {
+        login: login.clone(),
+        reconnect_limit: ReconnectLimit::default(),
+        writers: Writers::Unasked,
+        stop: Stop::default(),
+    };
+    let unit = open_unit(uri, &options).await?;
+    let listed = unit.ask_at(0, Command::report_luns(UNITS_MAX)).await;
+    units.push(describe_unit(uri, &*unit).await);
+    unit.close().await;
+    let listed = listed.ok().and_then(|listed| luns(&listed).ok()).unwrap_or_default();
+    for other in listed.into_iter().filter_map(|lun| uri.other_unit(lun)) {
+        let unit = open_unit(&other, &options).await?;
+        units.push(describe_unit(&other, &*unit).await);
+        unit.close().await;
+    }
+    Ok(())
 }
 
 /// What a server offers, of whichever protocol.
@@ -93,15 +142,30 @@ struct Found {
     uris: Vec<String>,
     /// Addresses that the server tells and that are of no use here.
     unusable: Vec<String>,
+    /// What its units are, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<Vec<UnitInfo>>,
 }
+
+/// The most units of a target that are told of.
+const UNITS_MAX: u16 = 256;
 
 impl Offer {
     fn tell(&self, json: bool) -> Outcome {
         if json {
             return super::say_json(self);
         }
-        let mut uris = self.volumes.iter().flat_map(|found| &found.uris);
-        uris.try_for_each(|uri| super::say(&OneLine(uri).to_string()))
+        for Found { uris, units, .. } in &self.volumes {
+            match units {
+                Some(units) => units.iter().try_for_each(|unit| {
+                    super::say(
+                        &OneLine(format_args!("{}  {}", unit.uri(), unit.summary())).to_string(),
+                    )
+                })?,
+                None => uris.iter().try_for_each(|uri| super::say(&OneLine(uri).to_string()))?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -119,7 +183,7 @@ impl Target {
     fn into_found(self, pin: &str) -> Found {
         let Self { name, portals, unusable } = self;
         let uris = portals.iter().map(|portal| format!("iscsi://{portal}/{name}/0{pin}")).collect();
-        Found { name, uris, unusable }
+        Found { name, uris, unusable, units: None }
     }
 
     /// What is wrong with the addresses that it tells.

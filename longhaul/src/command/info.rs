@@ -7,15 +7,18 @@ use volume::layer::pipeline::Settings;
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
+use super::units::{describe_unit, short_name};
 use super::unsent::{Unsent, tell_of_unsent};
-use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions};
+use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions, UnitOptions, open_unit};
 use crate::failure::{Failure, Outcome};
 use crate::luks::{self, Summary};
 use crate::printable::OneLine;
 use crate::secret::SecretArgs;
 use crate::size::Size;
+use crate::stop::Stop;
 use crate::store::abilities::{TargetInfo, TransportInfo};
-use crate::uri::Uri;
+use crate::store::iscsi::Writers;
+use crate::uri::{Location, Uri};
 
 /// Show what a volume is and can do
 #[derive(Debug, clap::Args)]
@@ -67,10 +70,37 @@ pub async fn run(args: Args) -> Outcome {
         reconnect_limit,
         ..OpenOptions::default()
     };
-    let chain = chain::open(&args.uri, options).await?;
+    let unit = UnitOptions {
+        login: options.login.clone(),
+        reconnect_limit,
+        writers: Writers::Unasked,
+        stop: Stop::default(),
+    };
+    let chain = match chain::open(&args.uri, options).await {
+        Ok(chain) => chain,
+        Err(why) => return tell_of_other(&args, &unit, why).await,
+    };
     let info = look(&args.uri, &chain).await;
     chain.release().await;
     let info = info?;
+    if args.json {
+        return super::say_json(&info);
+    }
+    super::say(info.to_string().trim_end())
+}
+
+/// Tells of a unit that is no volume now: a tape drive, a changer, a drive without a disc. Anything else could not be opened
+/// for this reason.
+async fn tell_of_other(args: &Args, options: &UnitOptions, why: Failure) -> Outcome {
+    if !matches!(args.uri.location(), Location::Unit(_) | Location::Served(_)) {
+        return Err(why);
+    }
+    let Ok(unit) = open_unit(&args.uri, options).await else { return Err(why) };
+    let info = describe_unit(&args.uri, &*unit).await;
+    unit.close().await;
+    if info.is_disk() {
+        return Err(why);
+    }
     if args.json {
         return super::say_json(&info);
     }
@@ -164,6 +194,8 @@ struct Info {
 /// A unit of a target, and how the two sides talk.
 #[derive(Debug, Serialize)]
 struct Target {
+    #[serde(rename = "type")]
+    kind: &'static str,
     vendor: String,
     product: String,
     revision: String,
@@ -179,6 +211,7 @@ impl From<TargetInfo> for Target {
     fn from(probe: TargetInfo) -> Self {
         let TransportInfo { values, text } = probe.transport;
         Self {
+            kind: short_name(probe.device_type),
             vendor: probe.vendor,
             product: probe.product,
             revision: probe.revision,
@@ -248,7 +281,8 @@ fn describe(found: &Summary, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Resul
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { vendor, product, revision, .. } = self;
+        let Self { kind, vendor, product, revision, .. } = self;
+        writeln!(f, "  type         {kind}")?;
         writeln!(f, "  device       {}", OneLine(format_args!("{vendor} {product} {revision}")))?;
         if let Some(serial) = &self.serial {
             writeln!(f, "  serial       {}", OneLine(serial))?;

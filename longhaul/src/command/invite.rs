@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: ServerSocket,
+    pub(super) server: ServerSocket,
 }
 
 const EXAMPLES: &str = "\

@@ -22,6 +22,8 @@ use crate::size::Size;
 pub struct Args {
     #[command(subcommand)]
     action: Action,
+    #[command(flatten)]
+    pub(super) server: ServerSocket,
 }
 
 const EXAMPLES: &str = "\
@@ -45,8 +47,6 @@ enum Action {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        server: ServerSocket,
     },
     /// Put a disc or a tape into a drive, in the place of the one that is in it
     Load {
@@ -56,8 +56,6 @@ enum Action {
         iso: PathBuf,
         #[command(flatten)]
         force: Force,
-        #[command(flatten)]
-        server: ServerSocket,
     },
     /// Take the disc or the tape out of a drive
     Eject {
@@ -65,8 +63,6 @@ enum Action {
         drive: String,
         #[command(flatten)]
         force: Force,
-        #[command(flatten)]
-        server: ServerSocket,
     },
     /// Move a cartridge of a media changer to another element
     Move {
@@ -78,8 +74,6 @@ enum Action {
         to: Element,
         #[command(flatten)]
         force: Force,
-        #[command(flatten)]
-        server: ServerSocket,
     },
     /// Put a cartridge into a media changer by an import element
     Import {
@@ -92,8 +86,6 @@ enum Action {
         size: Option<Size>,
         #[command(flatten)]
         force: Force,
-        #[command(flatten)]
-        server: ServerSocket,
     },
     /// Take a cartridge out of a media changer by an export element; its file stays in the directory
     Export {
@@ -103,8 +95,6 @@ enum Action {
         from: CartridgeSelector,
         #[command(flatten)]
         force: Force,
-        #[command(flatten)]
-        server: ServerSocket,
     },
 }
 
@@ -231,25 +221,26 @@ pub(super) struct Drive {
 
 /// Asks the server; returns when it is done.
 pub async fn run(args: Args) -> Outcome {
-    match args.action {
-        Action::List { json, server } => list(json, &server).await,
-        Action::Load { drive, iso, force: Force { force }, server } => {
+    let Args { action, server } = args;
+    match action {
+        Action::List { json } => list(json, &server).await,
+        Action::Load { drive, iso, force: Force { force } } => {
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
             say_done(&ask(&server, &Request::Load { drive, disc, force }).await?)
         }
-        Action::Eject { drive, force: Force { force }, server } => {
+        Action::Eject { drive, force: Force { force } } => {
             say_done(&ask(&server, &Request::Eject { drive, force }).await?)
         }
-        Action::Move { changer, from, to, force, server } => {
+        Action::Move { changer, from, to, force } => {
             operate(&server, changer, ChangerAction::Move { from, to }, force).await
         }
-        Action::Import { changer, barcode, size, force, server } => {
+        Action::Import { changer, barcode, size, force } => {
             let size = size.map(|Size(size)| size);
             operate(&server, changer, ChangerAction::Import { barcode, size }, force).await
         }
-        Action::Export { changer, from, force, server } => {
+        Action::Export { changer, from, force } => {
             operate(&server, changer, ChangerAction::Export { from }, force).await
         }
     }

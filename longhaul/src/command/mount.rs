@@ -22,9 +22,10 @@ use super::attach::{self, Background, FrontAt, Offer, VolumeArgs};
 use super::enrol::GivenInvitation;
 use super::umount;
 use super::{say, say_done, stop_on_signals};
-use crate::block_devices::{loops_over, mounted_at};
+use crate::block_devices::{devices_over, mounted_at};
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
+use crate::front::nbd::KernelClient;
 use crate::printable::Shown as _;
 use crate::remembered::{self, Remembered};
 use crate::state_dir::state_dir;
@@ -50,6 +51,9 @@ pub struct Args {
     /// Offer the volume as this one file, and mount nothing; for a user this takes fusermount3
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     fuse: Option<PathBuf>,
+    /// How the block device is made
+    #[arg(long, value_name = "WAY", default_value = "fuse", conflicts_with = "fuse")]
+    via: Via,
     /// Stay in the foreground until it is unmounted, or a signal unmounts it
     #[arg(long)]
     foreground: bool,
@@ -73,6 +77,15 @@ pub struct Args {
     /// The process that keeps the mount listens here: the process that it has serve
     #[arg(long, hide = true, value_name = "SOCKET")]
     kept_by: Option<PathBuf>,
+}
+
+/// What makes the block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Via {
+    /// FUSE and a loop device, which every kernel has
+    Fuse,
+    /// The kernel's NBD client: its module `nbd`, Linux 5.14 or newer
+    Nbd,
 }
 
 /// A file system that can be made.
@@ -203,7 +216,7 @@ async fn serve(
         None if background.is_device && uri.is_remote() => {
             let socket = keeper::socket_of(&file, &name);
             let socket = socket.ok_or_else(|| Failure::new("there is no directory for it"))?;
-            return Supervisor::new(arguments, socket)?.run(&background, stop).await;
+            return keep(&args, arguments, socket, &file, &background, stop).await;
         }
         None => None,
     };
@@ -217,6 +230,24 @@ async fn serve(
         std::process::exit(TRY_AGAIN.into());
     }
     served
+}
+
+/// The process that keeps the mount. What it leaves has no server any more: programs get errors from it.
+async fn keep(
+    args: &Args,
+    arguments: Vec<OsString>,
+    socket: PathBuf,
+    file: &Path,
+    background: &Background,
+    stop: Stop,
+) -> Outcome {
+    let kept = Supervisor::new(arguments, socket, args.via)?.run(background, stop).await;
+    for device in devices_over(file).iter().filter(|device| KernelClient::has(device)) {
+        if let Err(why) = KernelClient::abandon(device) {
+            print_error(&format_args!("longhaul: cannot end {}: {why}", device.shown()));
+        }
+    }
+    kept
 }
 
 /// How the process in the background goes on without a terminal.
@@ -256,7 +287,11 @@ async fn serve_kept(
         },
         None => None,
     };
-    let (front, replace) = (FrontAt::Fuse(file), background.is_device);
+    let front = match args.via {
+        Via::Fuse => FrontAt::Fuse(file),
+        Via::Nbd => FrontAt::Kernel(file),
+    };
+    let replace = background.is_device;
     let background = Some(background);
     let offer = Offer { uri, front, replace, contents, background, kept };
     attach::offer(offer, args.open, stop).await
@@ -267,7 +302,7 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
     let place = args.place()?;
     args.open.check(&uri)?;
     if args.fuse.is_none() {
-        device::refuse_without_rights()?;
+        device::refuse_without_rights(args.via)?;
     }
     // One in memory is another volume each time.
     if !uri.vanishes() {
@@ -335,7 +370,7 @@ fn own_file(name: &str) -> Outcome<PathBuf> {
     make_directories(&dir, 0o700).or_fail(|| format!("cannot make {}", dir.shown()))?;
     let file = dir.join(name);
     // Of a volume with the same name, or of a process that was killed, whose mount is still used.
-    if let Some(device) = loops_over(&file).first() {
+    if let Some(device) = devices_over(&file).first() {
         return Err(Failure::new(format!("cannot attach a volume as `{name}`"))
             .because(format!(
                 "the block device {} is made of one that is called so",
@@ -351,7 +386,7 @@ fn own_file(name: &str) -> Outcome<PathBuf> {
 /// Makes the device, the file system and the mount, as far as they are wanted: what was done.
 async fn make(args: &Args, uri: &Uri, file: &Path, place: Option<&Path>) -> Outcome<String> {
     let read_only = args.open.read_only;
-    let device = BlockDevice::make(file, read_only, place.is_some()).await?;
+    let device = BlockDevice::make(file, args.via, read_only, place.is_some()).await?;
     if let Some(kind) = args.mkfs {
         make_file_system(kind, &device).await?;
     }
@@ -359,6 +394,7 @@ async fn make(args: &Args, uri: &Uri, file: &Path, place: Option<&Path>) -> Outc
     match place {
         Some(place) => {
             mount_device(&device, place, args.mkfs, args.options.as_deref()).await?;
+            device.go_with_its_mount()?;
             let how = if read_only { "mounted read-only" } else { "mounted" };
             Ok(format!("{uri} is {how} at {} ({node})", place.shown()))
         }

@@ -41,6 +41,9 @@ const ASK: &[&str] = &["key", "copy"];
 /// The command that opens an encrypted volume only to show its chain.
 const INFO: &str = "info";
 
+/// The command behind whose volume stands another command, and that.
+const ADMIN: &str = "admin";
+
 /// The arguments that may be a name.
 const NAMED: &[&str] = &["uri", "source"];
 
@@ -146,12 +149,16 @@ pub(crate) fn with_remembered_options(
     let command = command();
     let matches = command.clone().try_get_matches_from(arguments).ok()?;
     let (mut leaf, mut matches) = (&command, &matches);
-    let (mut asks, mut named) = (false, NAMED.to_vec());
+    let (mut asks, mut is_admin, mut named) = (false, false, NAMED.to_vec());
     while let Some((name, below)) = matches.subcommand() {
         let Some(found) = leaf.find_subcommand(name) else { break };
         asks |= ASK.contains(&name) || (name == INFO && !is_set(below, "chain"));
         named.extend((name == JOURNAL.0).then_some(JOURNAL.1));
         (leaf, matches) = (found, below);
+        is_admin = name == ADMIN;
+        if is_admin {
+            break;
+        }
     }
     let mut words = named.iter().filter_map(|id| word(matches, id));
     let known = words.find_map(|word| all.remove(&word))?;
@@ -159,7 +166,7 @@ pub(crate) fn with_remembered_options(
     // They would be used with the target of the destination too, which may be anybody's.
     let is_sent_elsewhere = word(matches, "destination").is_some_and(|to| is_of_a_target(&to));
     let login: &[&str] = if is_sent_elsewhere { &[] } else { LOGIN };
-    Some(with(arguments, &known, |option| {
+    Some(with(arguments, &known, is_admin, |option| {
         let is_wanted = [login, opens, NARROWING].iter().any(|some| some.contains(&option));
         let long = option.strip_prefix("--");
         is_wanted && leaf.get_arguments().any(|argument| argument.get_long() == long)
@@ -187,6 +194,7 @@ fn word(matches: &ArgMatches, id: &str) -> Option<String> {
 fn with(
     arguments: &[OsString],
     known: &Remembered,
+    is_admin: bool,
     is_wanted: impl Fn(&str) -> bool,
 ) -> Vec<OsString> {
     let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
@@ -204,7 +212,10 @@ fn with(
     });
     let mut words = arguments.to_vec();
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    words.splice(end..end, options.map(OsString::from));
+    // Behind the other command they would be its options.
+    let behind_admin = words.iter().position(|word| word == ADMIN).map(|at| at + 1);
+    let at = behind_admin.filter(|_| is_admin).unwrap_or(end);
+    words.splice(at..at, options.map(OsString::from));
     words
 }
 
@@ -226,9 +237,13 @@ mod tests {
             ("info a --pin L", "info a --pin L --read-only --passphrase-file /p --chap-user me"),
             ("info a --key-file k", "info a --key-file k --read-only --pin=K --chap-user me"),
             ("attach a --raw -- b", "attach a --raw --read-only --pin=K --chap-user me -- b"),
+            (
+                "admin a clients",
+                "admin --read-only --passphrase-file /p --pin=K --chap-user me a clients",
+            ),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let made = with(&words, &known, all).join(OsStr::new(" "));
+            let made = with(&words, &known, line.starts_with(ADMIN), all).join(OsStr::new(" "));
             assert_eq!(made.to_str().unwrap(), expected);
         }
     }

@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    server: ServerSocket,
+    pub(super) server: ServerSocket,
 }
 
 /// How long the answer is waited for. A server that runs says within 20 s what there is to say by then.

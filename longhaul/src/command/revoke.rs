@@ -10,7 +10,7 @@ pub struct Args {
     /// Its name, as `longhaul clients` lists it
     name: String,
     #[command(flatten)]
-    server: ServerSocket,
+    pub(super) server: ServerSocket,
 }
 
 /// Returns when it is done, and cannot come back with a restart.

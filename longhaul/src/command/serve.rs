@@ -1,9 +1,11 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
 mod access;
+mod administration;
 mod changer;
 mod clients;
 mod closing;
+mod config_edit;
 mod conflicts;
 mod gateway;
 mod hyperscsi;
@@ -13,6 +15,7 @@ mod live;
 mod media;
 mod metrics;
 mod movements;
+mod pending_edit;
 mod portals;
 mod requests;
 
@@ -60,7 +63,7 @@ use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
-use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
+use crate::target::lun::{Administrator, Disk, Options, StoredReservations, TargetDevice};
 use crate::transports;
 use crate::uri::{IscsiUri, Location, Uri};
 use access::{client, clients_of, policy};
@@ -132,13 +135,12 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     };
     let tap = log.clone().or(&config.log).start(LEVEL)?;
     let invites = invite.is_some();
-    let (config, invitations) = blocking(move || {
+    let (config, (invitations, newcomers)) = blocking(move || {
         let config = invitations::complete(config, invites)?;
         let invitations = OpenInvitations::read(&config)?;
         Ok((config, invitations))
     })
     .await?;
-    let (invitations, newcomers) = invitations;
     if config.lacks_identity() || (invites && config.identity.is_none()) {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
@@ -159,7 +161,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
     let volumes = &config.volumes;
-    let cluster = config.cluster.as_ref().map(Cluster::new).transpose()?;
+    let cluster = unless_stopped(&stop, open_cluster(&config)).await?;
     let others = portals::others(&config).await?;
     let chains = open_first(&config, &stop).await?;
     let remembered = match remember(volumes, &chains, &config).await {
@@ -171,10 +173,11 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let (movements, moved) = movements::channel();
+    let (administrator, administered) = administration::channel();
     let disks = disks(&config.volumes, &chains, &remembered, (cluster.as_ref(), &movements));
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
-    let (node, beside) = nodes((&config, &disks), policy, secure, links);
+    let (node, beside) = nodes((&config, &disks), policy, secure, (links, administrator));
     metrics::begin(metrics, (&node, beside.as_ref().ok()), cluster.as_ref());
     let server = Server::on(listeners, Arc::clone(&node)).map(|it| it.with_others(&others));
     let opened = (chains, disks, remembered);
@@ -182,7 +185,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), asked);
     // From here on nothing ends but by closing the volumes, which are noted as served.
     live.takes_part(cluster);
-    let told = (control, newcomers, live.role_changes(), moved);
+    let told = (control, newcomers, live.role_changes(), moved, administered);
     let events = match beside {
         Ok(servers) => {
             live.serves_beside(servers.node());
@@ -223,7 +226,7 @@ fn nodes(
     (config, disks): (&Config, &[Disk]),
     policy: impl FnOnce(Vec<IscsiName>) -> Policy,
     secure: Option<(Sealing, Arc<dyn Enrolment>)>,
-    links: hyperscsi::Links,
+    (links, administrator): (hyperscsi::Links, Arc<dyn Administrator>),
 ) -> (Arc<Node>, Outcome<hyperscsi::Servers>) {
     let ports = match config.cluster {
         Some(_) => config.ports_in_cluster(false),
@@ -236,12 +239,13 @@ fn nodes(
     let policy = policy(names.into_iter().collect());
     let limits = limits::limits(&config.limits);
     let node = Node::new(devices.clone(), |_| policy.clone());
-    let mut node = node.with_limits(limits).with_ports(ports.clone());
+    let node = node.with_limits(limits).with_ports(ports.clone());
+    let mut node = node.with_administrator(Arc::clone(&administrator));
     if let Some((sealing, enrolment)) = secure {
         node = node.with_sealing(sealing).with_enrolment(enrolment);
     }
     let offering = hyperscsi::offering(config, devices, policy);
-    let beside = links.servers(offering, ports, (&node, limits.held));
+    let beside = links.servers(offering, ports, (&node, limits.held), administrator);
     (Arc::new(node), beside)
 }
 
@@ -255,7 +259,7 @@ async fn begin(
     let server = server.or_fail(|| "cannot tell where the server listens".to_owned())?;
     live.listens(server.portals(), pin);
     announce(live.volumes(), server.portals(), pin)?;
-    for uri in beside.uris(live.volumes(), live.config(), pin) {
+    for uri in beside.uris(live.volumes(), pin) {
         super::announce(&format!("ready {uri}"))?;
     }
     if let Some(name) = invite
@@ -322,6 +326,11 @@ impl Args {
         config.clients.splice(..0, self.chap.chap().map(Client::by_chap));
         Ok(Config { chap_weak: self.chap.is_weak(), volumes, ..config })
     }
+}
+
+async fn open_cluster(config: &Config) -> Outcome<Option<Cluster>> {
+    let Some(options) = config.cluster.clone() else { return Ok(None) };
+    blocking(move || Cluster::new(&options).map(Some)).await
 }
 
 /// The volumes that a server begins with. Those of a cluster are opened when this gateway takes over.

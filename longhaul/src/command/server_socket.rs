@@ -1,8 +1,12 @@
 //! The option that says which running server is asked.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
+use crate::chain::Administered;
 use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::printable::Shown as _;
@@ -11,13 +15,31 @@ use crate::printable::Shown as _;
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerSocket {
     /// The control socket of the server; not needed where only one runs
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", global = true)]
     control: Option<PathBuf>,
+    /// It is elsewhere, and asked in a session.
+    #[arg(skip)]
+    elsewhere: Option<Arc<Administered>>,
 }
 
 impl ServerSocket {
+    /// The server of a session is meant.
+    pub(super) fn set_elsewhere(&mut self, session: Arc<Administered>) -> Outcome {
+        if self.control.is_some() {
+            return Err(Failure::usage(
+                "--control names a server of this machine, and `admin` asks another",
+            ));
+        }
+        self.elsewhere = Some(session);
+        Ok(())
+    }
+
     /// What the server answers.
     pub(super) async fn ask(&self, request: &str, patience: Duration) -> Outcome<String> {
+        if let Some(session) = &self.elsewhere {
+            let answer = timeout(patience, session.ask(request)).await;
+            return answer.unwrap_or_else(|_| Err(Failure::new(SILENT)));
+        }
         let path = match &self.control {
             Some(path) => path.clone(),
             None => only_one(control::servers())?,
@@ -26,6 +48,9 @@ impl ServerSocket {
         answer.map_err(|why| why.into_failure(&path))
     }
 }
+
+const SILENT: &str =
+    "the server does not answer, and whether it has done what it was asked for is not known";
 
 /// The server there is. Of none it is where one would be, which says that there is nobody.
 fn only_one(servers: Vec<PathBuf>) -> Outcome<PathBuf> {

@@ -11,8 +11,9 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::attached::AttachStatus;
+use super::server_socket::ServerSocket;
 use super::umount;
-use crate::block_devices::{loops_over, mounts_of};
+use crate::block_devices::{devices_over, mounts_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::{Json, OneLine, Shown as _};
@@ -89,6 +90,20 @@ pub async fn run(args: Args) -> Outcome {
         before = seen;
         sleep(interval).await;
     }
+}
+
+/// Prints how the one server is that is meant.
+pub(super) async fn of_server(json: bool, server: &ServerSocket) -> Outcome {
+    let sample = async || {
+        let answer = server.ask("status", PATIENCE).await?;
+        Answer::read(answer, Path::new("the server"))
+    };
+    let before = sample().await?;
+    if json {
+        return super::say_text(&Json(&before.answer));
+    }
+    sleep(Duration::from_secs(1)).await;
+    super::say(&sample().await?.text(Some(&before), false))
 }
 
 /// What there was to be seen at one time.
@@ -177,7 +192,7 @@ fn tell(mut failures: Vec<Failure>) -> Outcome {
 
 /// A mount whose process has ended, and for which another one is being started.
 fn unserved(file: &Path) -> Failure {
-    let mounts = loops_over(file).into_iter().flat_map(|device| mounts_of(&device));
+    let mounts = devices_over(file).into_iter().flat_map(|device| mounts_of(&device));
     let place = mounts.map(|mount| mount.place).next().unwrap_or_else(|| file.to_owned());
     Failure::new(format!("{} is served by nobody at the moment", place.shown()))
         .hint("another process is about to take it over; its log in the state directory says more")
@@ -309,11 +324,14 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         let _ = write!(text, ": ");
         let _ =
             write!(text, "{commands} commands, {bytes} bytes, in flight {}", activity.in_flight);
-        if let Some(path) = &session.path {
-            let PathStatus { rtt_us, window, sent, lost, forged, epoch, .. } = path;
+        for one in &session.paths {
+            let PathStatus { path, state, address, rtt_us, window, sent, lost, .. } = one;
+            let PathStatus { forged, epoch, .. } = one;
             let _ = write!(
                 text,
-                "\n    round trip {rtt_us} us, window {} bytes, {lost} of {sent} packets lost, {forged} forged, keys {epoch}",
+                "\n    path {path} to {} {}: round trip {rtt_us} us, window {} bytes, {lost} of {sent} packets lost, {forged} forged, keys {epoch}",
+                OneLine(address),
+                OneLine(state),
                 Size(*window)
             );
         }

@@ -1,4 +1,9 @@
-//! `longhaul tape`: what is on a tape, and files to and from it, without a drive.
+//! `longhaul tape`: what is on a tape, and files to and from it: without a drive, or in the drive of a server.
+
+mod drive;
+mod remote;
+mod status;
+mod stream;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -19,7 +24,7 @@ use crate::regular_file::open_regular;
 use crate::size::Size;
 use crate::uri::Uri;
 
-/// Look at a tape that no drive has, check it, and copy files to and from it
+/// Read and write the tape in the drive of a server; look at a tape that no drive has, check it, and copy files to and from it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,6 +34,8 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  tar -c . | longhaul tape write iscsi://server/iqn.2026-11.dev.longhaul:backup
+  longhaul tape read iscsi://server/iqn.2026-11.dev.longhaul:backup | tar -x
   longhaul tape info /srv/tapes/A.tape
   longhaul tape import /srv/tapes/A.tape --size 100G home.tar etc.tar
   longhaul tape export /srv/tapes/A.tape --file 1 | tar -t
@@ -37,6 +44,12 @@ A file on a tape is what lies between two file marks, counted from 0. An archive
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Show a drive of a server, and what tape is in it
+    Status(status::Args),
+    /// Read a file from the tape in a drive of a server
+    Read(remote::ReadArgs),
+    /// Write a file to the tape in a drive of a server, from the beginning: what was on it is gone
+    Write(remote::WriteArgs),
     /// Show how long it is, and what is on it
     Info {
         /// The tape
@@ -80,6 +93,9 @@ enum Action {
 /// Does it.
 pub async fn run(args: Args) -> Outcome {
     match args.action {
+        Action::Status(args) => status::run(args).await,
+        Action::Read(args) => remote::read(args).await,
+        Action::Write(args) => remote::write(args).await,
         Action::Info { tape, json } => info(&tape, json).await,
         Action::Import { tape, files, block, size } => import(&tape, &files, block, size).await,
         Action::Export { tape, file, dir } => export(&tape, file, dir.as_deref()).await,

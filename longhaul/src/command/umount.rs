@@ -1,5 +1,7 @@
 //! `longhaul umount`: the end of what `mount` has begun, and what has become of what was written.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,10 +12,10 @@ use tokio::task::spawn_blocking;
 use super::attach::kept;
 use super::attached::{AttachStatus, Found, PATIENCE, attachments, look};
 use super::say_done;
-use crate::block_devices::{file_of, loops_over, mounted_at, mounts_of, users_of};
+use crate::block_devices::{devices_over, file_of, mounted_at, mounts_of, users_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
-use crate::front::nbd;
+use crate::front::nbd::{self, KernelClient};
 use crate::printable::Shown as _;
 use crate::remembered;
 use crate::size::Size;
@@ -191,9 +193,14 @@ fn is_own(file: &Path) -> bool {
 
 /// Takes away what a process has left that was killed, and says so: there is no success.
 fn clear(file: &Path) -> Outcome {
-    let is_left = mounted_at(file).is_some() || !loops_over(file).is_empty();
+    let is_left = mounted_at(file).is_some() || !devices_over(file).is_empty();
     if !is_left {
         return Ok(());
+    }
+    // Without a server the kernel would wait for it.
+    for device in devices_over(file).iter().filter(|device| KernelClient::has(device)) {
+        let ended = KernelClient::abandon(device);
+        ended.or_fail(|| format!("cannot end {}", device.shown()))?;
     }
     release(file)?;
     let _ = unmount(file, UnmountFlags::DETACH);
@@ -260,9 +267,22 @@ async fn tell_of_progress(control: &Path) {
     }
 }
 
-/// Unmounts all that was made of `file`, and takes its loop devices away.
+/// Has a device go, at the latest when nobody has it open any more.
+fn detach(device: &Path) -> io::Result<()> {
+    if !KernelClient::has(device) {
+        return host::loop_device::detach(device);
+    }
+    KernelClient::disconnect_on_close(device).map_err(io::Error::other)?;
+    drop(File::open(device)?);
+    match file_of(device) {
+        None => Ok(()),
+        Some(_) => Err(Errno::BUSY.into()),
+    }
+}
+
+/// Unmounts all that was made of `file`, and takes its block devices away.
 fn release(file: &Path) -> Outcome {
-    for device in loops_over(file) {
+    for device in devices_over(file) {
         for mount in mounts_of(&device) {
             let what = || format!("cannot unmount {}", mount.place.shown());
             match unmount(&mount.place, UnmountFlags::empty()) {
@@ -281,9 +301,9 @@ fn release(file: &Path) -> Outcome {
             }
         }
         // One that was mounted is gone by now.
-        if loops_over(file).contains(&device)
-            && let Err(why) = host::loop_device::detach(&device)
-            && loops_over(file).contains(&device)
+        if devices_over(file).contains(&device)
+            && let Err(why) = detach(&device)
+            && devices_over(file).contains(&device)
         {
             let what = format!("cannot detach {}", device.shown());
             return Err(Failure::new(what)

@@ -1,17 +1,22 @@
 //! `[cluster]`: other gateways serve the same volumes.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
+use host::rbd::{ImageSpec, PoolSpec};
 use proto::cluster::GatewayName;
 
 use super::listen::listens;
 use super::{Config, ConfigDuration, Listen, ListenAt};
 use crate::option_table::{
-    ADDRESS, DIRECTORY, DURATION, FILE, NAME, Place, Standard, Table, options, path, text,
+    ADDRESS, DIRECTORY, DURATION, FILE, Kind, NAME, Place, Standard, Table, options, path, text,
 };
-use crate::uri::Location;
+use crate::printable::Shown as _;
+use crate::uri::rbd::{parse_pool, pool_resolved_in, write_access};
+use crate::uri::{Location, Uri};
 
 /// A shorter lease ends with every pause of a busy machine.
 const LEASE: RangeInclusive<ConfigDuration> = millis(500)..=millis(300_000);
@@ -19,6 +24,9 @@ const LEASE: RangeInclusive<ConfigDuration> = millis(500)..=millis(300_000);
 const fn millis(count: u64) -> ConfigDuration {
     ConfigDuration::new(Duration::from_millis(count))
 }
+
+const POOL: Kind =
+    Kind::text("rados:POOL", "`rados:POOL[/NAMESPACE][?id=USER&conf=FILE&keyring=FILE]`");
 
 options! {
     /// What the table says.
@@ -32,10 +40,17 @@ options! {
         }
         directory: Option<PathBuf> = path => {
             kind: DIRECTORY,
-            default: Standard::Required,
+            default: Standard::Words("or `state`"),
             place: Place::File,
-            help: "Directory that all gateways reach, for the lease and the reservations",
-            manual: "Not that of `state`",
+            help: "Directory that all gateways reach, for the lease and the reservations of files",
+            manual: "Not the server's own `state`",
+        }
+        state: Option<PoolAddress> = text => {
+            kind: POOL,
+            default: Standard::Words("or `directory`"),
+            place: Place::File,
+            help: "Ceph pool that all gateways reach, for the lease and the reservations of images",
+            manual: "`rados:POOL[/NAMESPACE]`, and `?id=`, `conf=` and `keyring=` as behind an image. A namespace for each cluster",
         }
         peers: Vec<Listen> = listens => {
             kind: ADDRESS.listed(),
@@ -53,7 +68,7 @@ options! {
         }
         fence: Option<PathBuf> = path => {
             kind: FILE,
-            default: Standard::Words("the lock on the file of the volume"),
+            default: Standard::Words("the lock on the file, or Ceph's blocklist"),
             place: Place::File,
             help: "Program that ends the gateway whose name it gets, before another takes over",
             manual: "Exit status 0 says that it is done",
@@ -67,7 +82,7 @@ pub struct ClusterOptions {
     /// What it is called.
     pub gateway: GatewayName,
     /// Where the record is.
-    pub directory: PathBuf,
+    pub place: RecordPlace,
     /// Where the others listen.
     pub peers: Vec<Listen>,
     /// How long its lease lasts.
@@ -76,16 +91,80 @@ pub struct ClusterOptions {
     pub fence: Option<PathBuf>,
 }
 
+/// Where the record of a cluster is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordPlace {
+    /// In files of a directory.
+    Directory(PathBuf),
+    /// In an object of a pool.
+    Rados(PoolSpec),
+}
+
+impl RecordPlace {
+    /// The option that names it.
+    #[must_use]
+    pub const fn option(&self) -> &'static str {
+        match self {
+            Self::Directory(_) => "directory",
+            Self::Rados(_) => "state",
+        }
+    }
+}
+
+impl fmt::Display for RecordPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(path) => write!(f, "{}", path.shown()),
+            Self::Rados(pool) => {
+                write!(f, "rados:{pool}")?;
+                write_access(f, &pool.access)
+            }
+        }
+    }
+}
+
+/// `rados:POOL[/NAMESPACE][?id=USER&conf=FILE&keyring=FILE]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PoolAddress(PoolSpec);
+
+/// A text that names no pool.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the state of a cluster is in {}", POOL.written)]
+pub(super) struct NotPool;
+
+impl FromStr for PoolAddress {
+    type Err = NotPool;
+
+    fn from_str(text: &str) -> Result<Self, NotPool> {
+        let pool = text.strip_prefix("rados:").and_then(parse_pool);
+        pool.map(Self).ok_or(NotPool)
+    }
+}
+
 /// `None` if what must be said is not.
 pub(super) fn cluster(mut table: Table<'_>, base: &Path) -> Option<ClusterOptions> {
     let said = table.read(CLUSTER, base);
     if said.peers.iter().any(|peer| !matches!(peer.at, ListenAt::Iscsi(_))) {
         table.note_at("peers", "gateways of a cluster are reached by iSCSI alone");
     }
+    let ClusterRows { gateway, directory, state, peers, lease, fence } = said;
+    let place = match (directory, state) {
+        (Some(directory), None) => Some(RecordPlace::Directory(directory)),
+        (None, Some(PoolAddress(pool))) => Some(RecordPlace::Rados(pool_resolved_in(pool, base))),
+        (Some(_), Some(_)) => {
+            table.note_at("state", "a cluster has `directory` or `state`, not both");
+            None
+        }
+        // What cannot be read is told of where it stands.
+        (None, None) if table.has("state") || table.has("directory") => None,
+        (None, None) => {
+            table.note("a cluster of files needs `directory`, one of Ceph images `state`");
+            None
+        }
+    };
     table.finish();
-    let ClusterRows { gateway, directory, peers, lease, fence } = said;
     let lease = lease.map_or(Duration::ZERO, ConfigDuration::into_inner);
-    Some(ClusterOptions { gateway: gateway?, directory: directory?, peers, lease, fence })
+    Some(ClusterOptions { gateway: gateway?, place: place?, peers, lease, fence })
 }
 
 /// What of a configuration cannot be together with a cluster.
@@ -93,10 +172,12 @@ pub(super) fn cluster_conflicts(config: &Config) -> Vec<String> {
     let mut conflicts = Vec::new();
     for volume in &config.volumes {
         let name = &volume.name;
-        if !matches!(volume.uri.location(), Location::File(_)) || volume.unlock.is_some() {
-            conflicts.push(format!(
-                "volume {name}: a cluster serves files (uri = \"file:PATH\"), and their bytes as they are"
-            ));
+        if let Some(why) = unsuited(&volume.uri, config) {
+            conflicts.push(format!("volume {name}: {why}"));
+        }
+        if volume.unlock.is_some() {
+            conflicts
+                .push(format!("volume {name}: a cluster serves the bytes of a volume as they are"));
         }
         if volume.appearance.removable {
             conflicts.push(format!("volume {name}: in a cluster no medium can be ejected"));
@@ -109,4 +190,26 @@ pub(super) fn cluster_conflicts(config: &Config) -> Vec<String> {
         conflicts.push("the lease decides how a group is accessed: leave out `access`".to_owned());
     }
     conflicts
+}
+
+/// Why a cluster with such a record does not serve this volume.
+fn unsuited(uri: &Uri, config: &Config) -> Option<&'static str> {
+    match (&config.cluster.as_ref()?.place, uri.location()) {
+        (RecordPlace::Directory(_), Location::File(_)) => None,
+        (RecordPlace::Rados(pool), Location::Image(image)) => unsuited_image(image, pool),
+        (RecordPlace::Directory(_), _) => {
+            Some("a cluster with `directory` serves files (uri = \"file:PATH\")")
+        }
+        (RecordPlace::Rados(_), _) => {
+            Some("a cluster with `state` serves images of Ceph (uri = \"rbd:POOL/IMAGE\")")
+        }
+    }
+}
+
+fn unsuited_image(image: &ImageSpec, pool: &PoolSpec) -> Option<&'static str> {
+    if image.snapshot.is_some() {
+        return Some("a cluster serves no snapshot");
+    }
+    let is_same = image.pool.access == pool.access;
+    (!is_same).then_some("it is opened as `state` is: give both the same ?id=, conf= and keyring=")
 }

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use proto::identity::PublicKey;
-use toml_edit::{Array, DocumentMut, Item, Table, TableLike, TomlError, value};
+use serde::{Deserialize, Serialize};
+use toml_edit::{Array, DocumentMut, Item, Key, Table, TableLike, TomlError, Value, value};
 
 use super::TEXT_MAX;
 use crate::durable::{refuse_irreplaceable, replace_as_owned};
@@ -88,6 +89,73 @@ pub fn places(text: &str) -> BTreeMap<String, String> {
         Some((name.to_owned(), volume.get("place")?.as_str()?.to_owned()))
     };
     volumes.into_iter().flat_map(|volumes| volumes.iter().filter_map(place)).collect()
+}
+
+/// A key of the file, and its new value; without one it is taken out.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Change {
+    /// With the names of the tables that it is in before it, by dots: `clients.laptop.volumes`.
+    pub key: String,
+    /// As TOML has it; what is none is text.
+    pub value: Option<String>,
+}
+
+/// The text with these changes.
+pub fn with_changes(text: &str, changes: &[Change]) -> Outcome<String> {
+    let mut document = parse(text)?;
+    for change in changes {
+        let Change { key, value } = change;
+        let done = Key::parse(key).or_fail(String::new).and_then(|path| match value {
+            Some(value) => set(document.as_table_mut(), &path, text_value(value)),
+            None => unset(document.as_table_mut(), &path),
+        });
+        done.map_err(|why| why.within(&format!("cannot change `{key}`")))?;
+    }
+    let text = document.to_string();
+    match text.len() as u64 > TEXT_MAX {
+        true => {
+            Err(Failure::new(format!("the file would have more than {} bytes", Size(TEXT_MAX))))
+        }
+        false => Ok(text),
+    }
+}
+
+fn text_value(text: &str) -> Value {
+    text.parse().unwrap_or_else(|_| Value::from(text))
+}
+
+/// Sets a key, where it stands; tables that are not there are made.
+fn set(table: &mut dyn TableLike, path: &[Key], new: Value) -> Outcome {
+    let [name, inner @ ..] = path else { return Err(Failure::new("it has no name")) };
+    if inner.is_empty() {
+        let item = table.entry(name.get()).or_insert(Item::None);
+        let mut new = new;
+        match item {
+            Item::Table(_) | Item::ArrayOfTables(_) => {
+                return Err(Failure::new(format!("`{}` is a table: name a key in it", name.get())));
+            }
+            Item::Value(old) => *new.decor_mut() = old.decor().clone(),
+            Item::None => {}
+        }
+        *item = Item::Value(new);
+        return Ok(());
+    }
+    let mut empty = Table::new();
+    // Only tables with keys of their own have headers.
+    empty.set_implicit(inner.len() > 1);
+    let item = table.entry(name.get()).or_insert(Item::Table(empty));
+    let found = item.as_table_like_mut();
+    set(found.ok_or_else(|| Failure::new(format!("`{}` is not a table", name.get())))?, inner, new)
+}
+
+fn unset(table: &mut dyn TableLike, path: &[Key]) -> Outcome {
+    let absent = || Failure::new("it is not there");
+    let [name, inner @ ..] = path else { return Err(absent()) };
+    if inner.is_empty() {
+        return table.remove(name.get()).map(drop).ok_or_else(absent);
+    }
+    let found = table.get_mut(name.get()).and_then(Item::as_table_like_mut);
+    unset(found.ok_or_else(absent)?, inner)
 }
 
 /// The text without this client; `None` if it is not there. The table `clients` stays, if empty: nobody may log in then.
@@ -176,6 +244,48 @@ uri = \"memory:8M\"
 initiator = \"iqn.2000-01.example:old\"
 volumes = []
 ";
+
+    fn changed(text: &str, changes: &[(&str, Option<&str>)]) -> Outcome<String> {
+        let change = |(key, value): &(&str, Option<&str>)| Change {
+            key: (*key).to_owned(),
+            value: value.map(str::to_owned),
+        };
+        with_changes(text, &changes.iter().map(change).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn keys_are_set_and_taken_out_and_the_rest_stays() {
+        let media = [
+            ("volumes.media.uri", Some("file:/srv/m.img")),
+            ("volumes.media.size", Some("10G")),
+            ("volumes.media.read_only", Some("true")),
+            ("volumes.media.lun", Some("3")),
+            ("clients.old.volumes", Some("[\"backup\", \"media\"]")),
+        ];
+        let text = changed(FILE, &media).unwrap();
+        let expected = "[volumes.media]\nuri = \"file:/srv/m.img\"\nsize = \"10G\"\nread_only = true\nlun = 3\n";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("volumes = [\"backup\", \"media\"]"), "{text}");
+        for kept in ["# The house's disks.", "# everywhere", "# of the laptop", "# The old one."] {
+            assert!(text.contains(kept), "{kept} in {text}");
+        }
+        let back = [("volumes.media", None), ("clients.old.volumes", Some("[]"))];
+        assert_eq!(changed(&text, &back).unwrap(), FILE);
+    }
+
+    #[test]
+    fn change_that_cannot_be_made_is_named_and_nothing_is_changed() {
+        for (key, value, why) in [
+            ("volumes", Some("1"), "is a table"),
+            ("listen.a", Some("1"), "is not a table"),
+            ("clients.nobody", None, "it is not there"),
+            ("clients.nobody.key", None, "it is not there"),
+            ("a..b", Some("1"), "cannot change `a..b`"),
+        ] {
+            let refused = changed(FILE, &[(key, value)]).unwrap_err().to_string();
+            assert!(refused.contains(why) && refused.contains(key), "{refused}");
+        }
+    }
 
     #[test]
     fn client_comes_and_goes_and_remarks_stay() {

@@ -263,9 +263,13 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
             "a client that proves itself by CHAP has no secure session: give it a `key`",
         );
     }
+    let administers = said.administrator.unwrap_or_default();
+    if administers && key.is_none() {
+        table.note_at("administrator", "an administrator proves a key: give it a `key`");
+    }
     table.finish();
-    let name = name.to_owned();
-    Some(Client { name, initiator, chap, key, units: Some(units), read_only, protection })
+    let (name, units, paused) = (name.to_owned(), Some(units), said.paused.unwrap_or_default());
+    Some(Client { name, initiator, chap, key, units, read_only, protection, administers, paused })
 }
 
 /// The volumes in a list, and which units they are.

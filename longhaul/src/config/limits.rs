@@ -151,7 +151,7 @@ options! {
         }
         awake: Option<ConfigDuration> = text, within AWAKE => {
             kind: DURATION,
-            default: Standard::Value("50us"),
+            default: Standard::Value("200us"),
             place: Place::File,
             help: "Busy-polling for the next request before a session sleeps",
             manual: "",

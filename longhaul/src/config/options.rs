@@ -359,6 +359,20 @@ options! {
             help: "Least protection of its sessions, whatever else is demanded of them",
             manual: "",
         }
+        paused: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::File,
+            help: "It may do nothing for now: its sessions are ended, and it cannot log in",
+            manual: "Longhaul's own client waits for that to end, as for the end of an outage",
+        }
+        administrator: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::File,
+            help: "It may administer the server in encrypted sessions, and so let it serve every file that it can read",
+            manual: "See [admin](manual.md#admin)",
+        }
         initiator: Option<IscsiName> = text => {
             kind: IQN,
             default: Standard::Words("any"),

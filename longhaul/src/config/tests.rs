@@ -335,7 +335,7 @@ fn gateway_of_a_cluster_has_the_groups_of_all() {
     let config = parse(CLUSTER);
     let cluster = config.cluster.as_ref().unwrap();
     assert_eq!((cluster.gateway.as_str(), cluster.lease), ("a", Duration::from_secs(5)));
-    assert_eq!(cluster.directory, Path::new("/etc/longhaul/shared"));
+    assert_eq!(cluster.place, RecordPlace::Directory("/etc/longhaul/shared".into()));
     let (optimized, standby) = (AccessState::Optimized, AccessState::Standby);
     assert_eq!(config.ports_in_cluster(true), BTreeMap::from([(1, optimized), (7, standby)]));
     assert_eq!(config.ports_in_cluster(false), BTreeMap::from([(1, standby), (7, optimized)]));
@@ -345,7 +345,11 @@ fn gateway_of_a_cluster_has_the_groups_of_all() {
 #[test]
 fn volume_that_a_cluster_cannot_serve_is_a_mistake() {
     for (from, to, wrong) in [
-        ("file:a.img", "memory:1M", "line 3: volume a: a cluster serves files"),
+        ("file:a.img", "memory:1M", "line 3: volume a: a cluster with `directory` serves files"),
+        ("file:a.img", "rbd:rbd/a", "line 3: volume a: a cluster with `directory` serves files"),
+        ("directory", "state", "line 5: state: the state of a cluster is in `rados:POOL"),
+        ("directory = \"shared\"\n", "", "line 3: a cluster of files needs `directory`"),
+        ("peers", "state = \"rados:p\"\npeers", "line 6: a cluster has `directory` or `state`"),
         ("a.img\"", "a.img\"\nremovable = true", "line 3: volume a: in a cluster no medium"),
         (
             "[\"192.0.2.1\"]",
@@ -361,5 +365,36 @@ fn volume_that_a_cluster_cannot_serve_is_a_mistake() {
         let told: Vec<_> =
             mistakes.iter().map(|it| format!("line {}: {}", it.line, it.why)).collect();
         assert!(told.iter().any(|told| told.starts_with(wrong)), "{wrong}: {told:?}");
+    }
+}
+
+const CEPH_CLUSTER: &str = "[cluster]\ngateway = \"a\"\nstate = \"rados:pool/gateways?id=gw&conf=ceph.conf\"\n\
+    [volumes.a]\nuri = \"rbd:rbd/a?id=gw&conf=ceph.conf\"\n";
+
+#[test]
+fn cluster_of_images_has_its_record_in_a_pool() {
+    let config = parse(CEPH_CLUSTER);
+    let place = &config.cluster.as_ref().unwrap().place;
+    let RecordPlace::Rados(pool) = place else { panic!("{place}") };
+    assert_eq!((pool.pool.as_str(), pool.namespace.as_deref()), ("pool", Some("gateways")));
+    assert_eq!(place.to_string(), "rados:pool/gateways?id=gw&conf=/etc/longhaul/ceph.conf");
+    // One who is blocklisted is so by the address of one connection, which both have.
+    for (from, to, wrong) in [
+        ("a?id=gw&", "a?id=other&", "volume a: it is opened as `state` is"),
+        ("rbd/a?", "rbd/a@monday?", "volume a: a cluster serves no snapshot"),
+        (
+            "rbd:rbd/a?id=gw&conf=ceph.conf",
+            "file:a.img",
+            "volume a: a cluster with `state` serves images",
+        ),
+        ("rados:pool/gateways", "rados:pool/gateways/x", "the state of a cluster is in"),
+        ("rados:pool", "rbd:pool", "the state of a cluster is in"),
+    ] {
+        let text = CEPH_CLUSTER.replacen(from, to, 1);
+        let (_, mistakes) = Config::parse(&text, Path::new("/etc/longhaul/longhaul.toml"));
+        assert!(
+            mistakes.iter().any(|it| it.why.to_string().contains(wrong)),
+            "{wrong}: {mistakes:?}"
+        );
     }
 }

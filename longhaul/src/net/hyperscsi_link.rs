@@ -1,4 +1,4 @@
-//! The link of a HyperSCSI machine, and its clock.
+//! The links of a HyperSCSI machine, and its clock.
 
 use std::future::Future as _;
 use std::io;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use host::link::{self, AsyncLink, AsyncSender, Batch, Losses, Mac};
-use proto::hyperscsi::{Address, Config, Endpoint, LinkId, Transmit};
+use proto::hyperscsi::{Address, Config, Endpoint, LinkId, PATHS_MAX, Transmit};
 use proto::time::Time;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -18,7 +18,16 @@ const BATCH: usize = 64;
 /// What both ends agree on beyond what the protocol proposes: a command moves as much as a volume takes at a time, and
 /// a peer may send so much ahead of what is executed.
 pub fn with_limits(config: Config) -> Config {
-    Config { data_max: volume::TRANSFER_MAX, credit: 2 * u64::from(volume::TRANSFER_MAX), ..config }
+    let (data_max, credit) = (volume::TRANSFER_MAX, 2 * u64::from(volume::TRANSFER_MAX));
+    Config { data_max, credit, paths: PATHS_MAX, ..config }
+}
+
+/// How a peer is called where it is.
+pub(crate) fn shown(from: Endpoint) -> String {
+    match from.address {
+        Address::Ethernet(octets) => Mac(octets).to_string(),
+        Address::Ip(address) => address.to_string(),
+    }
 }
 
 /// What the timer of the runtime does not tell apart: what is due earlier is waited for awake.
@@ -27,52 +36,100 @@ const TICK: Duration = Duration::from_millis(1);
 /// While the link takes nothing the machine is asked for its timers as often.
 const BLOCKED: Duration = Duration::from_millis(10);
 
-/// A link that one task uses, and when that has to look again.
+/// A link, and what waits to be sent by it.
 #[derive(Debug)]
-pub(crate) struct Wire {
+struct OneLink {
     link: AsyncLink,
     sender: AsyncSender,
     batch: Batch,
+    /// It takes nothing now.
+    is_full: bool,
+    /// It failed: nothing comes or goes by it any more.
+    is_broken: bool,
+}
+
+impl OneLink {
+    fn new(link: link::Link) -> io::Result<Self> {
+        let link = AsyncLink::new(link)?;
+        let (sender, batch) = (link.sender(), Batch::default());
+        Ok(Self { link, sender, batch, is_full: false, is_broken: false })
+    }
+
+    /// Sends what waits; whether anything was sent.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if self.batch.is_empty() {
+            return Ok(false);
+        }
+        match self.sender.poll_send(cx, &mut self.batch) {
+            Poll::Ready(sent) => {
+                self.is_full = false;
+                sent.map(|()| true)
+            }
+            Poll::Pending => {
+                self.is_full = true;
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// The links that one task uses, and when that has to look again.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    links: Vec<OneLink>,
     origin: Instant,
     timer: Pin<Box<Sleep>>,
     locals: LocalAddresses,
-    /// The link takes nothing now, and packets wait for it.
+    /// More packets wait for links that take nothing now than it takes in.
     is_blocked: bool,
     /// When it was last told meanwhile that a deadline has come.
     told: Time,
 }
 
 impl Wire {
-    pub(crate) fn new(link: impl Into<link::Link>) -> io::Result<Self> {
-        let link = AsyncLink::new(link)?;
-        let (sender, origin) = (link.sender(), Instant::now());
+    /// Of these links, which the machine knows by their numbers in this order.
+    pub(crate) fn new(links: impl IntoIterator<Item = link::Link>) -> io::Result<Self> {
+        let links = links.into_iter().map(OneLink::new).collect::<io::Result<Vec<_>>>()?;
+        let origin = Instant::now();
         let timer = Box::pin(sleep_until(origin));
-        let (batch, locals) = (Batch::default(), LocalAddresses::default());
-        Ok(Self { link, sender, batch, origin, timer, locals, is_blocked: false, told: Time::ZERO })
+        let locals = LocalAddresses::new(links.len());
+        Ok(Self { links, origin, timer, locals, is_blocked: false, told: Time::ZERO })
     }
 
-    /// The address of this end.
-    pub(crate) fn local(&self) -> link::Address {
-        self.sender.get_ref().local()
+    /// The address of this end of each link.
+    pub(crate) fn locals(&self) -> impl Iterator<Item = link::Address> {
+        self.links.iter().map(|one| one.sender.get_ref().local())
     }
 
-    /// The longest packet that can leave.
+    /// The longest packet that can leave by every link.
     pub(crate) fn mtu(&self) -> usize {
-        self.sender.get_ref().mtu()
+        self.links.iter().map(|one| one.sender.get_ref().mtu()).min().unwrap_or_default()
     }
 
-    /// Whether the link takes nothing now.
+    /// Whether the links take nothing now.
     pub(crate) const fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// What was lost at this end.
-    pub(crate) fn losses(&mut self) -> Losses {
-        self.link.losses()
+    /// What was lost at this end of each link.
+    pub(crate) fn losses(&mut self) -> impl Iterator<Item = (link::Address, Losses)> {
+        self.links.iter_mut().map(|one| (one.sender.get_ref().local(), one.link.losses()))
     }
 
     pub(crate) fn now(&self) -> Time {
         Time::from_origin(self.origin.elapsed())
+    }
+
+    /// A link failed: the others go on without it. The last one is the end.
+    fn broken(links: &mut [OneLink], at: usize, why: io::Error) -> io::Result<()> {
+        let one = &mut links[at];
+        (one.is_broken, one.is_full, one.batch) = (true, false, Batch::default());
+        if links.iter().all(|one| one.is_broken) {
+            return Err(why);
+        }
+        let link = links[at].sender.get_ref().local();
+        tracing::error!(%link, %why, "the link broke: nothing goes by it any more");
+        Ok(())
     }
 
     /// Hands over what has arrived; whether anything has.
@@ -82,42 +139,71 @@ impl Wire {
         mut each: impl FnMut(Time, Endpoint, &mut [u8]),
     ) -> io::Result<bool> {
         let (now, locals) = (self.now(), &mut self.locals);
-        let received = self.link.poll_recv(cx, &mut |from, packet| {
-            each(now, locals.endpoint(from), packet);
-        });
-        match received {
-            Poll::Ready(received) => received.map(|count| count > 0),
-            Poll::Pending => Ok(false),
+        let mut any = false;
+        for at in 0..self.links.len() {
+            if self.links[at].is_broken {
+                continue;
+            }
+            let received = self.links[at].link.poll_recv(cx, &mut |from, packet| {
+                each(now, locals.endpoint(at, from), packet);
+            });
+            match received {
+                Poll::Ready(Ok(count)) => any |= count > 0,
+                Poll::Ready(Err(why)) => Self::broken(&mut self.links, at, why)?,
+                Poll::Pending => {}
+            }
         }
+        Ok(any)
     }
 
-    /// Sends what `next` gives, as far as the link takes it; whether anything was sent.
+    /// Sends what `next` gives, as far as the links take it; whether anything was sent. It is told which links do.
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        mut next: impl FnMut(Time) -> Option<Transmit>,
+        mut next: impl FnMut(Time, &dyn Fn(LinkId) -> bool) -> Option<Transmit>,
     ) -> io::Result<bool> {
         let mut any = false;
         loop {
-            let now = self.now();
-            while self.batch.len() < BATCH {
-                let Some(Transmit { to, bytes }) = next(now) else { break };
-                let to = self.locals.address(to);
-                self.batch.push(to, |buffer| buffer.extend_from_slice(&bytes));
-            }
-            self.is_blocked = false;
-            if self.batch.is_empty() {
-                return Ok(any);
-            }
-            match self.sender.poll_send(cx, &mut self.batch) {
-                Poll::Ready(sent) => sent?,
-                Poll::Pending => {
-                    self.is_blocked = true;
-                    return Ok(any);
+            let is_more = self.fill(&mut next);
+            let mut is_sent = false;
+            for at in 0..self.links.len() {
+                match self.links[at].poll_send(cx) {
+                    Ok(sent) => is_sent |= sent,
+                    Err(why) => Self::broken(&mut self.links, at, why)?,
                 }
             }
-            any = true;
+            any |= is_sent;
+            let waiting: usize = self.links.iter().map(|one| one.batch.len()).sum();
+            self.is_blocked = waiting >= BATCH;
+            if !is_more || !is_sent {
+                return Ok(any);
+            }
         }
+    }
+
+    /// Takes in packets as far as there is room; whether there may be more.
+    fn fill(
+        &mut self,
+        next: &mut impl FnMut(Time, &dyn Fn(LinkId) -> bool) -> Option<Transmit>,
+    ) -> bool {
+        let now = self.now();
+        let mut room =
+            BATCH - self.links.iter().map(|one| one.batch.len()).sum::<usize>().min(BATCH);
+        while room > 0 {
+            let (links, locals) = (&self.links, &self.locals);
+            let takes = |link| {
+                let one = &links[locals.place(link).0];
+                !one.is_full && !one.is_broken
+            };
+            let Some(Transmit { to, bytes }) = next(now, &takes) else { return false };
+            let (at, to) = self.locals.address(to);
+            let one = &mut self.links[at];
+            if !one.is_broken {
+                one.batch.push(to, |buffer| buffer.extend_from_slice(&bytes));
+                room -= 1;
+            }
+        }
+        true
     }
 
     /// Wakes the task at the deadline; whether it has come.
@@ -161,42 +247,50 @@ impl Wire {
 const LOCAL_ADDRESSES_MAX: usize = 1024;
 
 /// The addresses of this machine that peers use, for answers to come from there: each is a link of its own to the machine. It
-/// does not depend on who sends.
-#[derive(Debug, Default)]
-struct LocalAddresses(Vec<IpAddr>);
+/// does not depend on who sends. The first ones are the links, by which what is sent leaves from where the system chooses.
+#[derive(Debug)]
+struct LocalAddresses(Vec<(usize, Option<IpAddr>)>);
 
 impl LocalAddresses {
-    fn endpoint(&mut self, from: link::Address) -> Endpoint {
+    /// Of as many links.
+    fn new(links: usize) -> Self {
+        Self((0..links).map(|link| (link, None)).collect())
+    }
+
+    fn endpoint(&mut self, link: usize, from: link::Address) -> Endpoint {
         match from {
             link::Address::Ethernet(Mac(octets)) => {
-                Endpoint { link: LinkId::default(), address: Address::Ethernet(octets) }
+                Endpoint { link: LinkId(link as u16), address: Address::Ethernet(octets) }
             }
             link::Address::Ip { remote, local } => {
-                let link = local.map_or_else(LinkId::default, |local| self.link(local));
-                Endpoint { link, address: Address::Ip(remote) }
+                Endpoint { link: self.link((link, local)), address: Address::Ip(remote) }
             }
         }
     }
 
-    fn link(&mut self, local: IpAddr) -> LinkId {
-        let at = self.0.iter().position(|one| *one == local).unwrap_or(self.0.len());
+    fn link(&mut self, place: (usize, Option<IpAddr>)) -> LinkId {
+        let at = self.0.iter().position(|one| *one == place).unwrap_or(self.0.len());
         if at == self.0.len() {
             if at >= LOCAL_ADDRESSES_MAX {
-                return LinkId::default();
+                return LinkId(place.0 as u16);
             }
-            self.0.push(local);
+            self.0.push(place);
         }
-        LinkId(at as u16 + 1)
+        LinkId(at as u16)
     }
 
-    fn address(&self, to: Endpoint) -> link::Address {
-        match to.address {
+    /// The link that a machine means, and the address that it sends from.
+    fn place(&self, link: LinkId) -> (usize, Option<IpAddr>) {
+        self.0.get(usize::from(link.0)).copied().unwrap_or_default()
+    }
+
+    fn address(&self, to: Endpoint) -> (usize, link::Address) {
+        let (link, local) = self.place(to.link);
+        let address = match to.address {
             Address::Ethernet(octets) => link::Address::Ethernet(Mac(octets)),
-            Address::Ip(remote) => {
-                let at = usize::from(to.link.0).checked_sub(1);
-                link::Address::Ip { remote, local: at.and_then(|at| self.0.get(at)).copied() }
-            }
-        }
+            Address::Ip(remote) => link::Address::Ip { remote, local },
+        };
+        (link, address)
     }
 }
 
@@ -210,23 +304,26 @@ mod tests {
     use super::*;
 
     fn wire() -> Wire {
-        Wire::new(Udp::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap()).unwrap()
+        let udp = || Udp::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        Wire::new([udp().into(), udp().into()]).unwrap()
     }
 
     /// The answer to whoever comes leaves from where he came to, whatever others have sent before.
     #[test]
     fn strangers_do_not_change_where_answers_leave_from() {
-        let mut locals = LocalAddresses::default();
+        let mut locals = LocalAddresses::new(2);
         let at = |remote: u32, local: u8| {
             let remote = SocketAddr::from((remote.to_be_bytes(), 5));
             link::Address::Ip { remote, local: Some([127, 0, 0, local].into()) }
         };
         for stranger in 0..100_000 {
-            locals.endpoint(at(stranger, 1));
+            locals.endpoint(0, at(stranger, 1));
         }
-        for from in [at(1 << 31, 1), at(1 << 31, 2), at(7, 2)] {
-            let endpoint = locals.endpoint(from);
-            assert_eq!(locals.address(endpoint), from);
+        for (link, from) in
+            [(0, at(1 << 31, 1)), (0, at(1 << 31, 2)), (0, at(7, 2)), (1, at(7, 2)), (1, at(7, 1))]
+        {
+            let endpoint = locals.endpoint(link, from);
+            assert_eq!(locals.address(endpoint), (link, from));
         }
     }
 

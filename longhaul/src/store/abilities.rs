@@ -209,6 +209,8 @@ pub struct TargetInfo {
     pub unsolicited: u64,
     /// The way there and back.
     pub round_trip: Duration,
+    /// PERIPHERAL DEVICE TYPE.
+    pub device_type: u8,
     /// VENDOR IDENTIFICATION.
     pub vendor: String,
     /// PRODUCT IDENTIFICATION.

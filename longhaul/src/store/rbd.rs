@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use host::rbd::{Image, ImageSpec, Lock, RbdError};
+use host::rbd::{Client, Image, ImageSpec, Lock, RbdError};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_blocking};
 use volume::{
@@ -38,8 +38,10 @@ const EXTENTS_MAX: usize = 4096;
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 /// How an image is opened as a volume.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RbdOptions {
+    /// The connection to its cluster; one of its own if `None`.
+    pub client: Option<Arc<Client>>,
     /// Refuse writes.
     pub read_only: bool,
     /// What becomes of the exclusive lock.
@@ -84,13 +86,10 @@ impl Drop for Shared {
 
 /// Opens an image.
 pub async fn open(spec: &ImageSpec, options: RbdOptions) -> Result<Rbd, RbdOpenError> {
-    let RbdOptions { read_only, lock, block_size } = options;
-    let wanted = spec.clone();
-    let image = spawn_blocking(move || Image::open(&wanted, read_only, lock));
-    let image = Arc::new(image.await.map_err(io::Error::other)??);
-    let read_only = read_only || spec.snapshot.is_some();
-    let size = whole_blocks(image.info().size, block_size)?;
-    if !read_only && lock != Lock::Leave && !image.info().is_locked {
+    let (lock, shape_as) = (options.lock, (options.read_only, options.block_size));
+    let image = Arc::new(open_image(spec, options).await?);
+    let shape = shape(spec, &image, shape_as)?;
+    if !shape.read_only && lock != Lock::Leave && !image.info().is_locked {
         tracing::warn!(
             image = spec.image,
             "the image has no exclusive lock: nothing keeps others from writing to it; `rbd feature enable {}/{} \
@@ -100,17 +99,45 @@ pub async fn open(spec: &ImageSpec, options: RbdOptions) -> Result<Rbd, RbdOpenE
         );
     }
     let watch = tell_of_sizes(spec, &image)?;
-    let shape = Shape {
-        size,
+    let shared = Shared { image, loss: FirstLoss::default(), watch };
+    Ok(Rbd { shape, shared: Arc::new(shared) })
+}
+
+/// What an image is like for whoever opens it so. It is only read, and not kept open.
+pub async fn shape_of(spec: &ImageSpec, options: RbdOptions) -> Result<Shape, RbdOpenError> {
+    let shape_as = (options.read_only, options.block_size);
+    let looked = RbdOptions { read_only: true, lock: Lock::Leave, ..options };
+    let image = open_image(spec, looked).await?;
+    let found = shape(spec, &image, shape_as);
+    image.close().await;
+    found
+}
+
+async fn open_image(spec: &ImageSpec, options: RbdOptions) -> Result<Image, RbdOpenError> {
+    let RbdOptions { client, read_only, lock, .. } = options;
+    let spec = spec.clone();
+    let image = spawn_blocking(move || match client {
+        Some(client) => Image::open_by(&client, &spec, read_only, lock),
+        None => Image::open(&spec, read_only, lock),
+    });
+    Ok(image.await.map_err(io::Error::other)??)
+}
+
+fn shape(
+    spec: &ImageSpec,
+    image: &Image,
+    (read_only, block_size): (bool, u32),
+) -> Result<Shape, RbdOpenError> {
+    let read_only = read_only || spec.snapshot.is_some();
+    Ok(Shape {
+        size: whole_blocks(image.info().size, block_size)?,
         block_size,
         physical_block_size: block_size.max(ALLOCATION),
         read_only,
         write_cache: false,
         discard: (!read_only).then_some(Discard { granularity: ALLOCATION, reads_zeroes: true }),
         fast_zeroes: !read_only,
-    };
-    let shared = Shared { image, loss: FirstLoss::default(), watch };
-    Ok(Rbd { shape, shared: Arc::new(shared) })
+    })
 }
 
 /// Why an image cannot be a volume.

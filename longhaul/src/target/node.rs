@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use proto::scsi::ports::{AccessState, PORT, Port, Ports};
 use proto::scsi::rights::Rights;
 
-use super::lun::TargetDevice;
+use super::lun::{Administration, Administrator, TargetDevice};
 use super::sessions::{EndReason, Identity, SessionEntry, SessionMessage, Sessions};
 
 /// Which clients may use which units: what a transport protocol decides at login.
@@ -18,6 +18,9 @@ pub trait Authorization: Clone {
     /// How a session may use the units of its target; `None` if it may not use any.
     fn rights(&self, session: &SessionEntry<Self::Session>) -> Option<Rights>;
 
+    /// Whether a session may administer the server.
+    fn administers(&self, session: &SessionEntry<Self::Session>) -> bool;
+
     /// Whether a session that began under `before` could have begun now as it did. Its rights are compared apart.
     fn keeps(&self, before: &Self, session: &SessionEntry<Self::Session>) -> bool;
 }
@@ -27,6 +30,8 @@ pub trait Authorization: Clone {
 pub struct Serving<A> {
     /// Which clients may use which units.
     pub authorization: A,
+    /// What carries out what administrators ask for; `None` if nothing does.
+    administrator: Option<Arc<dyn Administrator>>,
     devices: BTreeMap<String, Arc<TargetDevice>>,
     /// The ports of every target.
     ports: Arc<[Port]>,
@@ -38,13 +43,18 @@ pub struct Serving<A> {
 struct View {
     device: Arc<TargetDevice>,
     rights: Rights,
+    administration: Option<Arc<Administration>>,
 }
 
 impl View {
     fn masked(self) -> Arc<TargetDevice> {
-        match self.rights {
+        let device = match self.rights {
             Rights::All => self.device,
             rights => Arc::new(self.device.masked(|lun| rights.with(lun))),
+        };
+        match self.administration {
+            None => device,
+            Some(administration) => Arc::new(device.for_administrator(&administration)),
         }
     }
 }
@@ -55,7 +65,8 @@ impl<A: Authorization> Serving<A> {
         devices: BTreeMap<String, Arc<TargetDevice>>,
         ports: Arc<[Port]>,
     ) -> Self {
-        let mut serving = Self { authorization, devices, ports, views: BTreeMap::new() };
+        let (administrator, views) = (None, BTreeMap::new());
+        let mut serving = Self { authorization, administrator, devices, ports, views };
         serving.set_views();
         serving
     }
@@ -83,7 +94,9 @@ impl<A: Authorization> Serving<A> {
     /// Whether a session that began under `before` can go on: it could have begun now as it did, and each unit that it
     /// saw then and that is there now is the same disk, with the same rights. Units may be added and removed.
     pub fn keeps(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
-        if !self.authorization.keeps(&before.authorization, session) {
+        if !self.authorization.keeps(&before.authorization, session)
+            || self.authorization.administers(session) != before.authorization.administers(session)
+        {
             return false;
         }
         if session.identity.target.is_none() {
@@ -102,7 +115,9 @@ impl<A: Authorization> Serving<A> {
     /// Whether a session that began under `before` may do less now: it could not begin as it did, or has less rights to a
     /// unit that is there as ever.
     fn takes_rights_of(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
-        if !self.authorization.keeps(&before.authorization, session) {
+        let has_administered =
+            before.authorization.administers(session) && !self.authorization.administers(session);
+        if !self.authorization.keeps(&before.authorization, session) || has_administered {
             return true;
         }
         let (Some(device), Some(old)) = (self.whole(session), before.view(session)) else {
@@ -133,7 +148,10 @@ impl<A: Authorization> Serving<A> {
     fn view(&self, session: &SessionEntry<A::Session>) -> Option<View> {
         let device = Arc::clone(self.whole(session)?);
         let rights = self.authorization.rights(session)?;
-        Some(View { device, rights })
+        let administrator = self.administrator.as_ref();
+        let administrator = administrator.filter(|_| self.authorization.administers(session));
+        let administration = administrator.map(|by| session.administration(by));
+        Some(View { device, rights, administration })
     }
 
     /// The target of a session, with all units.
@@ -176,6 +194,11 @@ impl<A: Authorization> Node<A> {
             serving.ports = ports.into_iter().collect();
             serving.set_views();
         });
+    }
+
+    /// Before anybody uses it.
+    pub fn set_administrator(&mut self, administrator: Arc<dyn Administrator>) {
+        self.change(|serving| serving.administrator = Some(administrator));
     }
 
     /// Before anybody uses it.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use futures_util::FutureExt as _;
@@ -16,7 +16,7 @@ use proto::scsi::transport::InitiatorPort;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::coop::unconstrained;
 
-use super::lun::{Initiator, Nexus, TargetDevice, Waiting};
+use super::lun::{Administration, Administrator, Initiator, Nexus, TargetDevice, Waiting};
 use super::meter::{Activity, Meter};
 
 /// What a session is asked for by another, or by the node.
@@ -111,6 +111,8 @@ pub struct SessionEntry<S> {
     id: NexusId,
     /// Its length is bounded by what the other sessions may have under way.
     messages: mpsc::UnboundedSender<SessionMessage>,
+    /// What it has asked the server for, however its view of the target changes.
+    administration: OnceLock<Arc<Administration>>,
 }
 
 impl<S: Send + Sync + 'static> Initiator for SessionEntry<S> {
@@ -124,6 +126,15 @@ impl<S: Send + Sync + 'static> Initiator for SessionEntry<S> {
 }
 
 impl<S> SessionEntry<S> {
+    /// By which it administers the server. Whether it may is for others to know.
+    pub fn administration(&self, administrator: &Arc<dyn Administrator>) -> Arc<Administration> {
+        let new = || {
+            let (client, administrator) = (self.identity.client.clone(), Arc::clone(administrator));
+            Arc::new(Administration::new(client, administrator))
+        };
+        Arc::clone(self.administration.get_or_init(new))
+    }
+
     /// Drops the message if the session has ended.
     pub fn send(&self, message: SessionMessage) {
         let _ = self.messages.send(message);
@@ -365,6 +376,7 @@ impl<S: Send + Sync + 'static> Sessions<S> {
             joining: AtomicUsize::new(0),
             id: identity.nexus(),
             messages: sender,
+            administration: OnceLock::new(),
         });
         table.entries.insert(number, Arc::clone(&entry));
         Ok(SessionHandle { entry, messages, sessions: self.clone() })

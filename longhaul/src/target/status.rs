@@ -88,14 +88,20 @@ pub struct SessionStatus {
     pub seconds: u64,
     /// What it has done.
     pub activity: Activity,
-    /// How the way to its client is, where the transport does more than TCP shows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathStatus>,
+    /// How the ways to its client are, where the transport does more than TCP shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathStatus>,
 }
 
-/// How the way to a client is: what the server sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How a way to a client is: what the server sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
+    /// Its number.
+    pub path: u8,
+    /// `active`, `failed` or `unproven`.
+    pub state: String,
+    /// Where the client is.
+    pub address: String,
     /// The smoothed round trip, in microseconds.
     pub rtt_us: u64,
     /// Bytes that may be in flight.
@@ -180,6 +186,6 @@ fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
         target_port: *target_port,
         seconds: entry.since.elapsed().map_or(0, |since| since.as_secs()),
         activity: entry.meter.activity().summed_up(),
-        path: None,
+        paths: Vec::new(),
     }
 }

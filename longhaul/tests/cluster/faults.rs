@@ -21,7 +21,7 @@ const PREEMPT_AND_ABORT: u8 = 5;
 const REGISTER_AND_IGNORE: u8 = 6;
 const BUSY: u8 = 0x08;
 
-fn until_one_is_active(pair: &Pair) {
+pub(crate) fn until_one_is_active(pair: &Pair) {
     let last = Instant::now() + PATIENCE;
     while !pair.is(0, "active") && !pair.is(1, "active") {
         assert!(Instant::now() < last, "{}{}", pair.ask(0, &["show"]), pair.ask(1, &["show"]));

@@ -85,6 +85,23 @@ fn machine_without_the_devices_says_so() {
     assert!(printed.contains("cannot make a block device: /dev/loop-control"), "{printed}");
 }
 
+/// The kernel's NBD answers only in the machine's own network namespace; of one that has none this is said too.
+#[test]
+fn machine_without_the_kernels_nbd_says_so() {
+    let stage = Stage::new();
+    let mut command = Command::new("unshare");
+    // Nothing is loaded for it: `modprobe` is not found.
+    let script = "PATH=; exec \"$0\" mount memory:64M mnt --mkfs ext4 --via nbd 2>&1";
+    command.args(["-n", "sh", "-c", script, LONGHAUL]).current_dir(stage.home());
+    stage.environment(&mut command);
+    let (printed, status) = run(&command);
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let what = "cannot make a block device of the kernel's NBD client: ";
+    assert!(printed.contains(what), "{printed}");
+    assert!(printed.contains("without `--via nbd` FUSE and a loop device make it"), "{printed}");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+}
+
 #[test]
 fn user_who_is_not_root_is_told_what_he_can_have() {
     let stage = Stage::new();

@@ -2,7 +2,7 @@
 
 use super::*;
 use proto::scsi::Sense;
-use proto::scsi::cdb::commands;
+use proto::scsi::cdb::{Requires, commands};
 use proto::scsi::sense::{Additional, Key};
 
 const READER: &str = "iqn.2001-04.com.example:reader";
@@ -84,6 +84,11 @@ fn commands_are_refused_unless_they_only_read_by(by: LoginMethod, reads: &[u8]) 
         (cdb[0], cdb[1]) = (entry.opcode, entry.action.unwrap_or(0));
         let (status, sense) = reader.run_on(0, &cdb, vec![], 0).expect("an answer");
         let sense = Sense::parse(&sense);
+        if entry.requires == Requires::Administrator {
+            let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+            assert_eq!(sense, Some(unknown), "{by:?} {:#04x}", entry.opcode);
+            continue;
+        }
         let refused = status == CHECK
             && (sense.map(|sense| sense.additional) == denied
                 || sense.map(|sense| sense.key) == Some(Key::DataProtect));

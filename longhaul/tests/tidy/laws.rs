@@ -41,7 +41,12 @@ const READ_ONLY: Asked = Not("it takes no changes");
 const OF_TESTS: Asked = Not("it fails or waits as tests want it");
 
 /// Each volume, and where the contract, the truth and the neighbours are asked of it.
-const VOLUMES: [(&str, &str, [Asked; 3]); 26] = [
+const VOLUMES: [(&str, &str, [Asked; 3]); 27] = [
+    (
+        "Recorded",
+        "longhaul/src/front/nbd/recorded.rs",
+        [In("longhaul/src/front/nbd/recorded.rs"), In("longhaul/src/front/nbd/recorded.rs"), WHOLE],
+    ),
     (
         "Metered",
         "longhaul/src/metered.rs",

@@ -17,8 +17,20 @@ pub struct Settings {
     pub me: Holder,
     /// How long its lease lasts after a sign of life.
     pub lease: Duration,
-    /// A holder that gives no sign of life is fenced before its lease is taken.
+    /// Another holder that gives no sign of life is fenced before its lease is taken.
     pub fences: bool,
+    /// The storage can shut out an address: a holder has one that is its own and new with each lease, and is shut out before
+    /// its lease is taken, whatever it is called.
+    pub has_addresses: bool,
+}
+
+/// Who is to touch nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// Its name, which is that of this gateway if it is an earlier life of it.
+    pub gateway: GatewayName,
+    /// By which address it came to the media, if the storage can shut that out.
+    pub address: Option<String>,
 }
 
 /// What a gateway is, as far as it knows.
@@ -46,7 +58,7 @@ pub enum Step {
     /// Write this record, if the one that is there is the version before.
     Write(Record),
     /// See to it that this gateway touches nothing any more.
-    Fence(GatewayName),
+    Fence(Former),
 }
 
 /// What became of a write.
@@ -103,7 +115,7 @@ const UPDATE_MAX: Duration = Duration::from_secs(25);
 enum State {
     Standby,
     /// This version names a holder that gives no sign of life.
-    Fencing(u64, GatewayName),
+    Fencing(u64, Former),
     /// The holder that this version names is fenced.
     Fenced(u64),
     TakingOver,
@@ -171,6 +183,8 @@ pub struct Lease {
     outcome: Option<Outcome>,
     wants: bool,
     changed: bool,
+    /// The address for the next lease that it takes.
+    address: Option<String>,
 }
 
 impl Lease {
@@ -193,6 +207,28 @@ impl Lease {
             outcome: None,
             wants: false,
             changed: false,
+            address: None,
+        }
+    }
+
+    /// Whether it cannot take the lease before it has a new address.
+    #[must_use]
+    pub const fn lacks_address(&self) -> bool {
+        let is_free = matches!(self.state, State::Standby | State::Fencing(..) | State::Fenced(_));
+        let is_asked = self.attempt.is_none() && self.settings.has_addresses;
+        is_asked && is_free && self.address.is_none()
+    }
+
+    /// By which address it comes to the media with the next lease that it takes, and has never come before.
+    pub fn set_address(&mut self, address: String) {
+        self.address = Some(address);
+    }
+
+    /// The storage takes nothing from its address any more: another gateway has taken it for gone, and has not come to take
+    /// the lease since. It is lost all the same, and can be taken with another address.
+    pub fn shut_out(&mut self) {
+        if matches!(self.state, State::TakingOver | State::Active) {
+            self.lose();
         }
     }
 
@@ -306,7 +342,7 @@ impl Lease {
             State::TakingOver | State::Active | State::Leaving => self.renew(now),
             State::Left => {
                 let left_by = Some(self.settings.me.gateway.clone());
-                let record = Record { holder: None, left_by, ..self.record.clone() };
+                let record = Record { holder: None, address: None, left_by, ..self.record.clone() };
                 self.write(now, record, Purpose::Release)
             }
             State::Lost => Step::Wait(now + self.settings.lease),
@@ -430,18 +466,15 @@ impl Lease {
         let is_mine = |name: &Option<GatewayName>| name.as_ref() == Some(&me.gateway);
         let is_others = |name: &Option<GatewayName>| name.is_some() && !is_mine(name);
         let may = match &self.record.holder {
+            _ if self.lacks_address() => false,
             None if is_others(&self.record.wanted_by) || is_mine(&self.record.left_by) => is_over,
             None => true,
             Some(holder) if holder == me => true,
-            // As a rule its own earlier life; or another machine that was given the same name, and gives signs of life.
-            // Nobody is fenced by himself.
-            Some(holder) if holder.gateway == me.gateway => is_over,
             Some(_) if !is_over => false,
-            Some(_) if !self.settings.fences => true,
-            Some(holder) => match self.state {
-                State::Fenced(version) if version == self.record.version => true,
-                _ => {
-                    let former = holder.gateway.clone();
+            Some(holder) => match self.former(holder) {
+                None => true,
+                Some(_) if self.state == State::Fenced(self.record.version) => true,
+                Some(former) => {
                     self.state = State::Fencing(self.record.version, former.clone());
                     return Some(Step::Fence(former));
                 }
@@ -456,11 +489,23 @@ impl Lease {
             renewals: self.record.renewals + 1,
             lease: self.settings.lease,
             holder: Some(me.clone()),
+            // Another one with the next lease: this one may be shut out by then.
+            address: self.address.take(),
             left_by: None,
             wanted_by: None,
             ..self.record.clone()
         };
         Some(self.write(now, record, Purpose::Claim))
+    }
+
+    /// What of a holder that gives no sign of life is to be fenced, if anything. One with the name of this gateway is as a
+    /// rule its own earlier life, or another machine that was given the same name: nobody is fenced by himself, but what an
+    /// earlier life has under way can be shut out.
+    fn former(&self, holder: &Holder) -> Option<Former> {
+        let Holder { gateway, .. } = holder.clone();
+        let is_fenced = self.settings.fences && gateway != self.settings.me.gateway;
+        let address = self.record.address.clone().filter(|_| self.settings.has_addresses);
+        (is_fenced || address.is_some()).then_some(Former { gateway, address })
     }
 
     /// What a holder does.

@@ -7,7 +7,8 @@
 mod lease;
 mod record;
 
-pub use lease::{Lease, Outcome, Role, Settings, Step, Update, Written};
+pub use lease::{Former, Lease, Outcome, Role, Settings, Step, Update, Written};
 pub use record::{
     GATEWAY_MAX, GatewayName, Holder, NotGateway, RECORD_MAX, Record, RecordError, UNITS_MAX,
+    is_address,
 };

@@ -11,7 +11,15 @@ use crate::reader::{Reader, Truncated};
 
 const MAGIC: [u8; 4] = *b"LHGW";
 const VERSION: u16 = 1;
+/// One with the address of a holder.
+const VERSION_WITH_ADDRESS: u16 = 2;
 const CHECKSUM: usize = 4;
+
+/// Where in its bytes the version of a record stands, in every form.
+const VERSION_AT: usize = 6;
+
+/// The longest address.
+const ADDRESS_MAX: usize = 255;
 
 /// No number gets as far by counting. The next one is one that can be counted on from.
 const NUMBER_MAX: u64 = 1 << 62;
@@ -87,6 +95,8 @@ pub struct Record {
     pub lease: Duration,
     /// Who may use the media; nobody if `None`.
     pub holder: Option<Holder>,
+    /// By which address the holder comes to the media, where the storage can shut that out.
+    pub address: Option<String>,
     /// Who has given the lease back: another one comes first.
     pub left_by: Option<GatewayName>,
     /// Who is to have it next.
@@ -119,8 +129,9 @@ impl Record {
     /// Its bytes: a record has exactly one image.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        let form = if self.address.is_some() { VERSION_WITH_ADDRESS } else { VERSION };
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_be_bytes());
+        bytes.extend(form.to_be_bytes());
         for number in [self.version, self.epoch, self.renewals] {
             bytes.extend(number.to_be_bytes());
         }
@@ -133,6 +144,10 @@ impl Record {
             bytes.push(name.len() as u8);
             bytes.extend(name.as_bytes());
         }
+        if let Some(address) = &self.address {
+            bytes.push(address.len() as u8);
+            bytes.extend(address.as_bytes());
+        }
         bytes.extend((self.units.len() as u32).to_be_bytes());
         for (name, image) in &self.units {
             bytes.push(name.len() as u8);
@@ -144,6 +159,13 @@ impl Record {
         bytes
     }
 
+    /// What stands where in the bytes of a record of this version, and of no other: by that it is known where it is to be
+    /// replaced.
+    #[must_use]
+    pub fn marks(version: u64) -> [(usize, Vec<u8>); 2] {
+        [(0, MAGIC.to_vec()), (VERSION_AT, version.to_be_bytes().to_vec())]
+    }
+
     /// Reads one whole, or refuses it: a damaged one must not pass for one that nobody holds.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut reader = Reader::new(bytes);
@@ -151,9 +173,9 @@ impl Record {
             return Err(RecordError::Magic);
         }
         // Before the checksum: another version may have another one.
-        let version = reader.u16()?;
-        if version != VERSION {
-            return Err(RecordError::Version(version));
+        let form = reader.u16()?;
+        if ![VERSION, VERSION_WITH_ADDRESS].contains(&form) {
+            return Err(RecordError::Version(form));
         }
         let (body, checksum) =
             bytes.split_last_chunk::<CHECKSUM>().ok_or(Truncated { missing: CHECKSUM })?;
@@ -169,11 +191,16 @@ impl Record {
         let [holder, left_by, wanted_by] =
             [gateway(&mut reader)?, gateway(&mut reader)?, gateway(&mut reader)?];
         let holder = holder.map(|gateway| Holder { gateway, incarnation });
+        let address = match form {
+            VERSION_WITH_ADDRESS => Some(address(&mut reader)?),
+            _ => None,
+        };
         let units = units(&mut reader)?;
-        if reader.rest().len() != CHECKSUM || (holder.is_none() && incarnation != 0) {
+        let of_nobody = incarnation != 0 || address.is_some();
+        if reader.rest().len() != CHECKSUM || (holder.is_none() && of_nobody) {
             return Err(RecordError::Content("length"));
         }
-        Ok(Self { version, epoch, renewals, lease, holder, left_by, wanted_by, units })
+        Ok(Self { version, epoch, renewals, lease, holder, address, left_by, wanted_by, units })
     }
 }
 
@@ -184,6 +211,20 @@ fn gateway(reader: &mut Reader<'_>) -> Result<Option<GatewayName>, RecordError> 
         "" => Ok(None),
         name => name.parse().map(Some).map_err(|_| RecordError::Content("name")),
     }
+}
+
+/// One that a log can show, and that is no word of its own in a command.
+fn address(reader: &mut Reader<'_>) -> Result<String, RecordError> {
+    let length = usize::from(reader.u8()?);
+    let address = str::from_utf8(reader.take(length)?).ok();
+    let address = address.filter(|text| is_address(text));
+    address.map(str::to_owned).ok_or(RecordError::Content("address"))
+}
+
+/// Whether a record can have this as the address of a holder.
+#[must_use]
+pub fn is_address(text: &str) -> bool {
+    (1..=ADDRESS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn units(reader: &mut Reader<'_>) -> Result<BTreeMap<String, Vec<u8>>, RecordError> {
@@ -219,6 +260,7 @@ mod tests {
             renewals: 0x0102_0304_0506,
             lease: Duration::from_millis(5000),
             holder: Some(Holder { gateway: "gw-a.example".parse().unwrap(), incarnation: 99 }),
+            address: None,
             left_by: gateway("b"),
             wanted_by: None,
             units: BTreeMap::from([
@@ -228,16 +270,46 @@ mod tests {
         }
     }
 
+    fn with_address() -> Record {
+        Record { address: Some("192.0.2.1:0/4026531839".to_owned()), ..record() }
+    }
+
     #[test]
     fn record_is_read_as_it_was_written() {
-        for record in [record(), Record::default()] {
+        for record in [record(), with_address(), Record::default()] {
             assert_eq!(Record::decode(&record.encode()), Ok(record));
+        }
+    }
+
+    /// Gateways of a release that knows no addresses share files, which have none, with those of this one.
+    #[test]
+    fn record_without_an_address_has_the_form_of_before() {
+        assert_eq!((record().encode()[5], with_address().encode()[5]), (1, 2));
+        for bytes in [record().encode(), with_address().encode()] {
+            let is_there = |(at, mark): (usize, Vec<u8>)| bytes[at..].starts_with(&mark);
+            assert!(Record::marks(7).into_iter().all(is_there));
+            assert!(!Record::marks(8).into_iter().all(is_there));
+        }
+    }
+
+    #[test]
+    fn address_of_nobody_and_one_that_is_none_are_refused() {
+        let of_nobody = Record { holder: None, ..with_address() };
+        assert_eq!(Record::decode(&of_nobody.encode()), Err(RecordError::Content("length")));
+        for wrong in ["", "a b", "a\n", "\u{e4}"] {
+            let record = Record { address: Some(wrong.to_owned()), ..record() };
+            let read = Record::decode(&record.encode());
+            assert_eq!(read, Err(RecordError::Content("address")), "{wrong}");
         }
     }
 
     #[test]
     fn every_damaged_record_is_refused() {
-        let whole = record().encode();
+        [record(), with_address()].iter().for_each(refuses_damage);
+    }
+
+    fn refuses_damage(record: &Record) {
+        let whole = record.encode();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);

@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq as _;
 use requests::{Answer, Kind, Requests};
 use search::Search;
 
-use super::address::{Address, Endpoint, Transmit};
+use super::address::{Address, Endpoint, LinkId, Transmit};
 use super::codec::{
     COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
     read_devices, read_reply,
@@ -25,7 +25,8 @@ use super::config::{Config, Fill, Random, Remote};
 use super::ended::Ended;
 use super::keys::SiteKeys;
 use super::noise::{Noise, Part};
-use super::transport::{PathStats, Transport};
+use super::path::PathStats;
+use super::transport::Transport;
 use crate::identity::PublicKey;
 use crate::reader::Reader;
 use crate::scsi::status::Status;
@@ -318,7 +319,8 @@ impl Client {
 
     fn handle_sealed(&mut self, now: Time, from: Endpoint, header: &Header, packet: &mut [u8]) {
         let State::Running(running) = &mut self.state else { return };
-        let Some(body) = running.transport.open(now, header, packet) else { return };
+        let (packet, random) = ((header, packet), &mut self.random);
+        let Some(body) = running.transport.open(now, from, packet, random) else { return };
         running.proof = None;
         let transport = &mut running.transport;
         let taken = match header.opcode {
@@ -338,19 +340,18 @@ impl Client {
             }
             Opcode::AdnRequest => {
                 let identity = &self.config.identity;
-                running.reauthenticate(now, identity, body, &mut self.random);
+                running.reauthenticate(now, identity, body, random);
                 true
             }
             _ => {
-                if !running.transport.handle_common(now, from, header, body) {
+                if !running.transport.handle_common(now, from, (header, body), random) {
                     running.transport.end(Ended::Violation("an opcode that is not for clients"));
                 }
                 true
             }
         };
         if taken {
-            let random = &mut self.random;
-            running.transport.received(now, from, header, &mut || random.array());
+            running.transport.received(now, header);
         } else {
             running.transport.dropped(header);
         }
@@ -406,8 +407,7 @@ impl Client {
             State::Starting(_) | State::Ended => {}
             State::Running(running) => {
                 let packets = running.handle_timeout(now, self.cid, &self.site, &mut self.random);
-                let to = self.endpoint;
-                self.transmits.extend(packets.into_iter().map(|bytes| Transmit { to, bytes }));
+                self.transmits.extend(packets);
             }
         }
         self.settle(now);
@@ -429,11 +429,20 @@ impl Client {
 
     /// The next packet to be sent, until there is none.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        self.poll_transmit_by(now, &|_| true)
+    }
+
+    /// The same, without data for links that take nothing now.
+    pub fn poll_transmit_by(
+        &mut self,
+        now: Time,
+        takes: &dyn Fn(LinkId) -> bool,
+    ) -> Option<Transmit> {
         if let Some(transmit) = self.transmits.pop_front() {
             return Some(transmit);
         }
         let State::Running(running) = &mut self.state else { return None };
-        let transmit = running.transport.poll_transmit(now);
+        let transmit = running.transport.poll_transmit(now, takes);
         self.settle(now);
         transmit
     }
@@ -456,12 +465,23 @@ impl Client {
         }
     }
 
-    /// How the way to the server is, once there is a connection.
+    /// How the ways to the server are, once there is a connection.
     #[must_use]
-    pub fn path(&self) -> Option<PathStats> {
+    pub fn paths(&self) -> Vec<PathStats> {
         match &self.state {
-            State::Running(running) => Some(running.transport.path()),
-            State::Searching | State::Starting(_) | State::Ended => None,
+            State::Running(running) => running.transport.paths().collect(),
+            State::Searching | State::Starting(_) | State::Ended => Vec::new(),
+        }
+    }
+
+    /// Opens another path to the server, once there is a connection; false if it has as many as were agreed on
+    /// ([`Config::paths`]). Data go by it when the server was reached by it, and for as long as that is so.
+    pub fn add_path(&mut self, now: Time, endpoint: Endpoint) -> bool {
+        match &mut self.state {
+            State::Running(running) if running.devices.is_some() => {
+                running.transport.add_path(now, endpoint, &mut self.random)
+            }
+            _ => false,
         }
     }
 
@@ -626,22 +646,27 @@ impl Running {
         cid: u32,
         site: &SiteKeys,
         random: &mut Random,
-    ) -> Vec<Bytes> {
+    ) -> Vec<Transmit> {
         let mut packets = Vec::new();
         if self.devices.is_none() && now >= self.give_up {
             self.transport.end(Ended::NoAnswer);
         }
-        self.transport.handle_timeout(now);
+        self.transport.handle_timeout(now, random);
         let again = now + self.transport.probe_timeout();
         if let Some((proof, next)) = &mut self.proof
             && now >= *next
         {
-            packets.push(proof.clone());
+            let bytes = proof.clone();
+            let first = self.transport.paths().next();
+            packets.extend(first.map(|path| Transmit { to: path.endpoint, bytes }));
             *next = again;
         }
         let backoff = self.transport.backoff();
         if backoff >= RESET_AFTER && backoff > self.asked && self.proof.is_none() {
-            packets.push(self.reset_query(cid, site, random));
+            let bytes = self.reset_query(cid, site, random);
+            let queries = self.transport.paths();
+            packets
+                .extend(queries.map(|path| Transmit { to: path.endpoint, bytes: bytes.clone() }));
         }
         self.asked = backoff;
         if self.blocked.is_some_and(|at| now >= at) {

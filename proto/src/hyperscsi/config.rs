@@ -137,6 +137,8 @@ pub struct Config {
     pub keep_alive: Duration,
     /// The initiator port of a client: what tells its connections with one server apart (spec, 6.4).
     pub port: u64,
+    /// The most paths of a connection: 1 to [`PATHS_MAX`].
+    pub paths: u8,
     /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
     pub place: Box<[u8]>,
 }
@@ -149,6 +151,9 @@ pub const SLOTS: u16 = 64;
 
 /// The most data of one command, unless told otherwise (paper: 512 KiB).
 pub const DATA_MAX: u32 = 512 * 1024;
+
+/// The most paths that a connection has (spec, 14).
+pub const PATHS_MAX: u8 = 8;
 
 impl Config {
     /// The usual settings for an HS/IP link.
@@ -166,6 +171,7 @@ impl Config {
             congestion: CongestionControl::default(),
             keep_alive: Duration::from_secs(10),
             port: 0,
+            paths: 1,
             place: Box::default(),
         }
     }

@@ -57,6 +57,18 @@ fn endpoint(port: u16) -> Endpoint {
     Endpoint { link: LinkId(0), address: Address::Ip(SocketAddr::from(([127, 0, 0, 1], port))) }
 }
 
+/// A packet: whether it goes to the server, where that is, and its bytes.
+type Flying = (bool, Endpoint, Vec<u8>);
+
+/// What both ends have to send.
+fn sent(now: Time, client: &mut Client, server: &mut Server) -> Vec<Flying> {
+    let to_server = core::iter::from_fn(|| client.poll_transmit(now));
+    let to_server = to_server.map(|it| (true, it.to, it.bytes.to_vec()));
+    let to_client = core::iter::from_fn(|| server.poll_transmit(now));
+    let to_client = to_client.map(|it| (false, it.to, it.bytes.to_vec()));
+    to_server.chain(to_client).collect()
+}
+
 /// Both machines, while a script says what becomes of each packet: it arrives, is lost, arrives twice, late, or
 /// changed, or is preceded by bytes of the script.
 ///
@@ -67,7 +79,7 @@ pub fn machines(new_cipher: NewCipher, script: &[u8]) {
     let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
     let config = |who| {
         let site = SiteKey::from_bytes([7; SITE_KEY_LEN]);
-        Config { credit: 65536, ..Config::ip(identity(who), site, new_cipher) }
+        Config { credit: 65536, paths: 2, ..Config::ip(identity(who), site, new_cipher) }
     };
     let mut now = Time::from_origin(Duration::from_secs(100));
     let remote = Remote { endpoint: endpoint(PORT), pin: None };
@@ -75,22 +87,18 @@ pub fn machines(new_cipher: NewCipher, script: &[u8]) {
     let mut server = Server::new(now, config(2), fill(2));
     let mut script = script.iter().copied();
     let (mut executed, mut submitted) = (0_u64, 0_u64);
-    let mut late: Vec<(bool, Vec<u8>)> = Vec::new();
+    let mut late: Vec<Flying> = Vec::new();
+    let second = (endpoint(1112), endpoint(PORT + 1));
     while let Some(step) = script.next() {
         let mut flying = core::mem::take(&mut late);
-        flying.extend(
-            core::iter::from_fn(|| client.poll_transmit(now)).map(|it| (true, it.bytes.to_vec())),
-        );
-        flying.extend(
-            core::iter::from_fn(|| server.poll_transmit(now)).map(|it| (false, it.bytes.to_vec())),
-        );
-        for (to_server, mut bytes) in flying {
+        flying.extend(sent(now, &mut client, &mut server));
+        for (to_server, to, mut bytes) in flying {
             let copies = match script.next().unwrap_or(0) {
                 0..=150 => 1,
                 151..=180 => 0,
                 181..=200 => 2,
                 201..=220 => {
-                    late.push((to_server, bytes));
+                    late.push((to_server, to, bytes));
                     continue;
                 }
                 kind => {
@@ -101,7 +109,8 @@ pub fn machines(new_cipher: NewCipher, script: &[u8]) {
             };
             for _ in 0..copies {
                 if to_server {
-                    server.handle_packet(now, endpoint(1111), &mut bytes.clone());
+                    let from = if to == second.1 { second.0 } else { endpoint(1111) };
+                    server.handle_packet(now, from, &mut bytes.clone());
                 } else {
                     client.handle_packet(now, endpoint(PORT), &mut bytes.clone());
                 }
@@ -126,8 +135,10 @@ pub fn machines(new_cipher: NewCipher, script: &[u8]) {
             }
         }
         while let Some(event) = client.poll_event() {
-            if let ClientEvent::Completed(_, reply) = event {
-                assert_eq!(reply.status, Status::Good);
+            match event {
+                ClientEvent::Completed(_, reply) => assert_eq!(reply.status, Status::Good),
+                ClientEvent::Connected { .. } => assert!(client.add_path(now, second.1)),
+                _ => {}
             }
         }
         if step & 1 != 0 {

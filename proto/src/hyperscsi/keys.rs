@@ -191,3 +191,17 @@ macro_rules! never_printed {
     )*};
 }
 never_printed!(SiteKeys, ResetKey, Root);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iscsi::sealed::soft;
+
+    /// Spec, 16.
+    #[test]
+    fn nonce_of_the_specification_has_the_path_in_it() {
+        let iv = Zeroizing::new(core::array::from_fn(|at| at as u8));
+        let key = PacketKey { cipher: soft::new_cipher(&[0; KEY_LEN]), iv };
+        assert_eq!(key.nonce(3, 9), [0, 1, 2, 0, 4, 5, 6, 7, 8, 9, 10, 2]);
+    }
+}

@@ -15,7 +15,7 @@
 //!
 //! A packet is the payload of a frame (EtherType [`ETHERTYPE`]; padding behind it is ignored) or of a datagram (UDP port
 //! [`PORT`]). `poll_transmit` gives nothing while the congestion window or the pace forbids it; `next_deadline` says when
-//! to ask again. A client is one connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that
+//! to ask again; `poll_transmit_by` leaves out what is for links that take nothing now. A client is one connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that
 //! were not answered may have been executed. A server is asked about each client that has proven its key
 //! ([`ServerEvent::Proven`]), and executes each command that it is given exactly once.
 
@@ -35,6 +35,7 @@ mod noise;
 mod numbers;
 mod outgoing;
 mod pacer;
+mod path;
 mod range_set;
 mod recovery;
 mod replay;
@@ -50,12 +51,12 @@ pub use command::{
     TaskAttribute, TaskFunction, TaskResponse,
 };
 pub use config::{
-    Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, Remote, SITE_KEY_LEN, SLOTS, SiteKey,
-    Timing,
+    Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, PATHS_MAX, Remote, SITE_KEY_LEN, SLOTS,
+    SiteKey, Timing,
 };
 pub use ended::Ended;
+pub use path::{PathState, PathStats};
 pub use server::{ConnectionId, Server, ServerEvent};
-pub use transport::PathStats;
 
 /// The EtherType of HS/eth.
 pub const ETHERTYPE: u16 = 0x889a;

@@ -23,8 +23,8 @@ pub(super) struct Outgoing {
     /// Of these the ones to be sent again.
     again: RangeSet,
     acked: RangeSet,
-    /// The packets that carried it.
-    pub(super) numbers: Vec<u64>,
+    /// The packets that carried it: path and number of each.
+    pub(super) packets: Vec<(u8, u64)>,
 }
 
 /// The next part to be sent.
@@ -49,13 +49,18 @@ impl Outgoing {
             next: 0,
             again: RangeSet::default(),
             acked: RangeSet::default(),
-            numbers: Vec::new(),
+            packets: Vec::new(),
         }
     }
 
     /// Its length.
     pub(super) fn len(&self) -> u32 {
         (self.head.len() + self.data.len()) as u32
+    }
+
+    /// How many of its bytes are to be sent.
+    pub(super) fn waiting(&self) -> u64 {
+        self.again.bytes() + u64::from(self.len() - self.next)
     }
 
     /// Whether something is to be sent.
@@ -113,9 +118,11 @@ mod tests {
         let parts: Vec<_> = core::iter::from_fn(|| message.take(6)).collect();
         let ranges: Vec<_> = parts.iter().map(|part| part.range.clone()).collect();
         assert_eq!(ranges, [0..6, 6..12, 12..14]);
+        assert_eq!(message.waiting(), 0);
         assert!(parts[2].last && !message.is_ready());
         message.on_acked(0..6);
         message.on_lost(3..12);
+        assert_eq!(message.waiting(), 6);
         assert_eq!(message.take(100), Some(Part { range: 6..12, again: true, last: false }));
         let mut bytes = Vec::new();
         message.copy(&(2..7), &mut bytes);

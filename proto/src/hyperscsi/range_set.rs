@@ -48,6 +48,11 @@ impl RangeSet {
         Some(taken)
     }
 
+    /// How many bytes are in it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|one| u64::from(one.end - one.start)).sum()
+    }
+
     /// How many ranges there are.
     pub(super) const fn len(&self) -> usize {
         self.0.len()

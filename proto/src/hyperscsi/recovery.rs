@@ -149,10 +149,10 @@ impl Recovery {
     }
 
     /// A message has implied the acknowledgement of these packets. It tells nothing of the round trip.
-    pub(super) fn imply(&mut self, numbers: &[u64]) -> Outcome {
+    pub(super) fn imply(&mut self, numbers: impl Iterator<Item = u64>) -> Outcome {
         let mut outcome = Outcome::default();
         for number in numbers {
-            if let Some(sent) = self.sent.remove(number) {
+            if let Some(sent) = self.sent.remove(&number) {
                 self.acknowledged(sent, &mut outcome);
             }
         }
@@ -236,6 +236,20 @@ impl Recovery {
         // The next probe is counted from here, even if none can be sent now.
         self.last_sent = now;
         None
+    }
+
+    /// The path goes elsewhere: the round trip is another one.
+    pub(super) fn restart(&mut self, rtt: Rtt) {
+        (self.rtt, self.backoff) = (rtt, 0);
+        (self.measured, self.first_measured) = (None, None);
+    }
+
+    /// Nothing of what is in flight will be acknowledged: what it carried.
+    pub(super) fn abandon(&mut self) -> Vec<Content> {
+        let sent = core::mem::take(&mut self.sent);
+        self.counts.1 += sent.len() as u64;
+        (self.in_flight, self.loss_at) = (0, None);
+        sent.into_values().map(|sent| sent.content).collect()
     }
 
     /// The oldest bytes of a message in flight, for a probe.

@@ -13,12 +13,12 @@ use bytes::Bytes;
 use admission::{Admission, Proof};
 use session::Session;
 
-use super::address::{Endpoint, Transmit};
+use super::address::{Endpoint, LinkId, Transmit};
 use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood, reply_header};
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
 use super::config::{Config, Fill, Random};
 use super::ended::Ended;
-use super::transport::PathStats;
+use super::path::PathStats;
 use crate::identity::PublicKey;
 use crate::time::Time;
 
@@ -213,6 +213,15 @@ impl Server {
 
     /// The next packet to be sent, until there is none.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        self.poll_transmit_by(now, &|_| true)
+    }
+
+    /// The same, without data for links that take nothing now.
+    pub fn poll_transmit_by(
+        &mut self,
+        now: Time,
+        takes: &dyn Fn(LinkId) -> bool,
+    ) -> Option<Transmit> {
         if let Some(transmit) = self.transmits.pop_front() {
             return Some(transmit);
         }
@@ -222,7 +231,7 @@ impl Server {
         let order: Vec<u32> = after.chain(before).collect();
         for cid in order {
             let session = self.sessions.get_mut(&cid)?;
-            let transmit = session.poll_transmit(now);
+            let transmit = session.poll_transmit(now, takes);
             self.settle(cid);
             if transmit.is_some() {
                 self.turn = cid.wrapping_add(1);
@@ -297,10 +306,10 @@ impl Server {
         self.sessions.get(&connection.0).map_or(0, |session| session.unsent(devices))
     }
 
-    /// How the way to a client is.
+    /// How the ways to a client are, while there is a connection.
     #[must_use]
-    pub fn path(&self, connection: ConnectionId) -> Option<PathStats> {
-        Some(self.sessions.get(&connection.0)?.path())
+    pub fn paths(&self, connection: ConnectionId) -> Vec<PathStats> {
+        self.sessions.get(&connection.0).map_or_else(Vec::new, Session::paths)
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and

@@ -1,22 +1,19 @@
 //! What both ends of a connection do alike: packets, acknowledgements, recovery, timers.
 
+mod paths;
+
 use core::ops::Range;
-use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-use super::address::{Endpoint, Transmit};
+use super::address::{Endpoint, LinkId, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
-use super::config::{Config, CongestionControl};
-use super::congestion::{self, Acked, Congestion};
+use super::config::{Config, Random};
 use super::ended::Ended;
 use super::epochs::Epochs;
 use super::keys::{FORGED_MAX, Root};
-use super::numbers::Numbers;
 use super::outgoing::Outgoing;
-use super::pacer::Pacer;
-use super::recovery::{Content, Outcome, Recovery};
-use super::replay::ReplayWindow;
-use super::rtt::Rtt;
+use super::path::{Path, PathState, PathStats, Profile, Unacknowledged};
+use super::recovery::{Content, Outcome};
 use crate::cipher::TAG_LEN;
 use crate::time::Time;
 
@@ -26,17 +23,18 @@ const SILENCE: u32 = 3;
 /// Probe time-outs for which the last epoch's keys stay (spec, 10).
 const OLD_KEYS: u32 = 3;
 
-/// After so many packets without a question the last one that can be sent asks for an acknowledgement at once.
-const MANY: u32 = 8;
-
 /// Packets of the connection itself that wait to be sent.
 const CONTROLS_MAX: usize = 16;
 
-/// Packets of a message and the acknowledgements that were sent when the first of them came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unacknowledged {
-    since: u64,
-    packets: u32,
+/// Where a packet of the connection itself goes.
+#[derive(Clone, Copy, Debug)]
+enum Via {
+    /// By the best path.
+    Best,
+    /// By this one.
+    Path(u8),
+    /// By this one, to an address that may be another than the path's.
+    Address(u8, Endpoint),
 }
 
 /// A packet of the connection itself.
@@ -44,36 +42,9 @@ pub(super) struct Unacknowledged {
 struct Control {
     opcode: Opcode,
     body: Vec<u8>,
-    to: Endpoint,
-    content: Content,
-}
-
-/// A path to be proven (spec, 14).
-#[derive(Clone, Copy, Debug)]
-struct Challenge {
-    to: Endpoint,
-    token: [u8; 8],
-}
-
-/// How the way to a peer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathStats {
-    /// Where the peer is.
-    pub endpoint: Endpoint,
-    /// The smoothed round trip.
-    pub rtt: Duration,
-    /// Bytes that may be in flight, and that are.
-    pub window: u64,
-    /// Bytes in flight.
-    pub in_flight: u64,
-    /// Packets sent that have to be acknowledged.
-    pub sent: u64,
-    /// Those of them that were lost.
-    pub lost: u64,
-    /// Packets that came with a wrong tag.
-    pub forged: u64,
-    /// The number of the keys.
-    pub epoch: u64,
+    via: Via,
+    /// What it carries, if it is acknowledged.
+    content: Option<Content>,
 }
 
 /// One end of a connection.
@@ -81,15 +52,10 @@ pub struct PathStats {
 pub(super) struct Transport {
     is_server: bool,
     peer_cid: u32,
-    endpoint: Endpoint,
     pub(super) epochs: Epochs,
-    next_number: u64,
-    replay: ReplayWindow,
-    numbers: Numbers,
-    recovery: Recovery,
-    congestion: Box<dyn Congestion>,
-    control: CongestionControl,
-    pacer: Pacer,
+    profile: Profile,
+    /// At least one is active.
+    paths: Vec<Path>,
     /// When the pace lets the next fragment leave, if it is what holds it back.
     pace: Option<Time>,
     outgoing: BTreeMap<u16, Outgoing>,
@@ -98,14 +64,7 @@ pub(super) struct Transport {
     /// Slots whose message has something to send.
     ready: VecDeque<u16>,
     controls: VecDeque<Control>,
-    /// Packets that may leave regardless of the window.
-    probes: u8,
-    /// Packets since the last one that asked for an acknowledgement at once.
-    unasked: u32,
-    challenge: Option<Challenge>,
     options: Options,
-    last_valid: Time,
-    last_query: Time,
     forged: u64,
     /// What acknowledgements grant: bytes and slots.
     grant: (u64, u16),
@@ -122,28 +81,23 @@ impl Transport {
         root: Root,
         (config, options): (&Config, Options),
     ) -> Self {
+        let profile = Profile {
+            timing: config.timing,
+            peer_delay: options.ack_delay,
+            control: config.congestion,
+            packet: options.packet_max,
+        };
         Self {
             is_server,
             peer_cid,
-            endpoint,
             epochs: Epochs::new(now, is_server, root, config.new_cipher),
-            next_number: 0,
-            replay: ReplayWindow::new(),
-            numbers: Numbers::new(config.timing.ack_delay),
-            recovery: Recovery::new(Rtt::new(config.timing, options.ack_delay)),
-            congestion: congestion::new(config.congestion, options.packet_max),
-            control: config.congestion,
-            pacer: Pacer::new(now, options.packet_max),
+            profile,
+            paths: vec![Path::new(now, (0, endpoint, PathState::Active), profile)],
             pace: None,
             outgoing: BTreeMap::new(),
             unsent: BTreeMap::new(),
             ready: VecDeque::new(),
             controls: VecDeque::new(),
-            probes: 0,
-            unasked: 0,
-            challenge: None,
-            last_valid: now,
-            last_query: now,
             forged: 0,
             grant: (0, 0),
             granted: (options.credit.unwrap_or(0), options.slots),
@@ -165,32 +119,15 @@ impl Transport {
         self.ended.get_or_insert(reason);
     }
 
-    /// Probe time-outs in a row.
-    pub(super) const fn backoff(&self) -> u32 {
-        self.recovery.backoff()
-    }
-
-    pub(super) fn path(&self) -> PathStats {
-        let (sent, lost) = self.recovery.counts();
-        PathStats {
-            endpoint: self.endpoint,
-            rtt: self.recovery.rtt.smoothed(),
-            window: self.congestion.window(),
-            in_flight: self.recovery.in_flight(),
-            sent,
-            lost,
-            forged: self.forged,
-            epoch: self.epochs.root().1,
-        }
+    /// How its paths are.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathStats> {
+        let epoch = self.epochs.root().1;
+        self.paths.iter().map(move |path| path.stats(self.forged, epoch))
     }
 
     /// The bytes of messages of these devices that the peer has not taken.
     pub(super) fn unsent(&self, devices: Range<u16>) -> u64 {
         self.unsent.range(devices).map(|(_, bytes)| bytes).sum()
-    }
-
-    pub(super) fn probe_timeout(&self) -> Duration {
-        self.recovery.rtt.probe_timeout()
     }
 
     /// What the peer has granted: bytes and slots.
@@ -199,15 +136,17 @@ impl Transport {
     }
 
     /// Whether something is in flight, so that an answer will come.
-    pub(super) const fn is_waiting(&self) -> bool {
-        self.recovery.in_flight() > 0
+    pub(super) fn is_waiting(&self) -> bool {
+        self.paths.iter().any(|path| path.recovery.in_flight() > 0)
     }
 
     /// Sets what acknowledgements grant.
     pub(super) fn set_grant(&mut self, now: Time, grant: (u64, u16), at_once: bool) {
         self.grant = grant;
-        if at_once && !self.numbers.is_empty() {
-            self.numbers.hurry(now);
+        let best = self.best();
+        let numbers = &mut self.paths[best].numbers;
+        if at_once && !numbers.is_empty() {
+            numbers.hurry(now);
         }
     }
 
@@ -216,15 +155,19 @@ impl Transport {
     pub(super) fn open<'p>(
         &mut self,
         now: Time,
-        header: &Header,
-        packet: &'p mut [u8],
+        from: Endpoint,
+        (header, packet): (&Header, &'p mut [u8]),
+        random: &mut Random,
     ) -> Option<&'p [u8]> {
-        let is_mine = header.from_server != self.is_server && header.path == 0;
-        if !is_mine || self.ended.is_some() || !self.replay.is_new(header.number) {
+        let is_new = match self.find(header.path) {
+            Some(at) => self.paths[at].replay.is_new(header.number),
+            None => self.is_server && header.path < self.options.paths,
+        };
+        if header.from_server == self.is_server || self.ended.is_some() || !is_new {
             return None;
         }
-        let keep = self.probe_timeout() * OLD_KEYS;
-        let Some(body) = self.epochs.open(now, keep, header, packet) else {
+        let slowest = self.paths.iter().map(|path| path.recovery.rtt.probe_timeout()).max()?;
+        let Some(body) = self.epochs.open(now, slowest * OLD_KEYS, header, packet) else {
             self.forged += 1;
             if self.forged >= FORGED_MAX {
                 self.end(Ended::KeyWornOut);
@@ -236,36 +179,24 @@ impl Transport {
             self.end(Ended::Violation("a packet that only commands may send unencrypted"));
             return None;
         }
-        self.last_valid = now;
+        self.came_by_path(now, from, header, random);
         Some(body)
     }
 
-    /// A valid packet was used. Where it came from is challenged if that is new.
-    pub(super) fn received(
-        &mut self,
-        now: Time,
-        from: Endpoint,
-        header: &Header,
-        token: &mut dyn FnMut() -> [u8; 8],
-    ) {
-        let is_highest = self.replay.is_highest(header.number);
-        self.replay.mark(header.number);
-        let is_counted = !matches!(header.opcode, Opcode::AckReply | Opcode::Disconnect);
-        self.numbers.add(now, header.number, is_counted.then_some(header.ack_now));
-        if !self.is_server || !is_highest || from == self.endpoint {
-            return;
-        }
-        if self.challenge.is_none_or(|challenge| challenge.to != from) {
-            let challenge = Challenge { to: from, token: token() };
-            self.challenge = Some(challenge);
-            let body = challenge.token.to_vec();
-            self.push_control(Opcode::AddrReport, body, from, Content::Control);
-        }
+    /// A valid packet was used.
+    pub(super) fn received(&mut self, now: Time, header: &Header) {
+        let Some(at) = self.find(header.path) else { return };
+        let path = &mut self.paths[at];
+        path.replay.mark(header.number);
+        let is_acknowledged = is_acknowledged(header.opcode);
+        path.numbers.add(now, header.number, is_acknowledged.then_some(header.ack_now));
     }
 
     /// A valid packet was dropped, as if it were lost: its sender sends the content again.
     pub(super) fn dropped(&mut self, header: &Header) {
-        self.replay.mark(header.number);
+        if let Some(at) = self.find(header.path) {
+            self.paths[at].replay.mark(header.number);
+        }
     }
 
     /// Takes a packet that both roles treat alike; false if it is another.
@@ -273,43 +204,32 @@ impl Transport {
         &mut self,
         now: Time,
         from: Endpoint,
-        header: &Header,
-        body: &[u8],
+        (header, body): (&Header, &[u8]),
+        random: &mut Random,
     ) -> bool {
+        let Some(at) = self.find(header.path) else { return true };
         match header.opcode {
-            Opcode::AckQuery => self.numbers.hurry(now),
-            Opcode::AckReply => self.handle_ack(now, body),
+            Opcode::AckQuery => self.paths[at].numbers.hurry(now),
+            Opcode::AckReply => self.handle_ack(now, at, body),
             Opcode::Disconnect => {
                 self.end(
                     body.first()
                         .map_or(Ended::Violation("DISCONNECT"), |reason| Ended::ByPeer(*reason)),
                 );
             }
-            Opcode::AddrReport if !self.is_server => {
-                let body = body.to_vec();
-                self.push_control(Opcode::AddrReply, body, from, Content::Control);
-            }
-            Opcode::AddrReply if self.is_server => self.handle_address(now, from, body),
+            Opcode::AddrReport => self.answer_proof(at, from, body),
+            Opcode::AddrReply => self.handle_proof(now, (at, from), body, random),
             _ => return false,
         }
         true
     }
 
-    fn handle_address(&mut self, now: Time, from: Endpoint, body: &[u8]) {
-        if self.challenge.is_some_and(|it| it.to == from && it.token[..] == *body) {
-            self.challenge = None;
-            self.endpoint = from;
-            let packet = self.options.packet_max;
-            self.congestion = congestion::new(self.control, packet);
-            self.pacer = Pacer::new(now, packet);
-        }
-    }
-
-    fn handle_ack(&mut self, now: Time, body: &[u8]) {
+    fn handle_ack(&mut self, now: Time, at: usize, body: &[u8]) {
         let Some(ack) = AckFrame::parse(body) else {
             return self.end(Ended::Violation("a malformed acknowledgement"));
         };
-        if ack.ranges.first().is_none_or(|range| *range.end() >= self.next_number) {
+        let path = &mut self.paths[at];
+        if ack.ranges.first().is_none_or(|range| !path.has_sent(*range.end())) {
             return self.end(Ended::Violation("an acknowledgement of what was never sent"));
         }
         if !self.is_server {
@@ -318,12 +238,13 @@ impl Transport {
                 self.granted = (ack.max_bytes, ack.max_slots);
             }
         }
-        let in_flight = self.recovery.in_flight();
-        let outcome = self.recovery.on_ack(now, &ack.ranges, ack.delay);
-        self.apply(now, in_flight, outcome);
+        let in_flight = path.recovery.in_flight();
+        let outcome = path.recovery.on_ack(now, &ack.ranges, ack.delay);
+        self.apply(now, at, in_flight, outcome);
     }
 
-    fn apply(&mut self, now: Time, in_flight: u64, outcome: Outcome) {
+    fn apply(&mut self, now: Time, at: usize, in_flight: u64, outcome: Outcome) {
+        self.paths[at].adapt(now, in_flight, &outcome);
         for content in outcome.acked {
             let Content::Fragment { slot, seq, range } = content else { continue };
             let Some(message) = self.outgoing.get_mut(&slot) else { continue };
@@ -334,17 +255,14 @@ impl Transport {
                 }
             }
         }
-        for content in outcome.lost {
+        self.send_lost(outcome.lost);
+    }
+
+    /// Sends again what was in packets that are lost.
+    fn send_lost(&mut self, lost: Vec<Content>) {
+        for content in lost {
             let Content::Fragment { slot, seq, range } = content else { continue };
             self.send_again(slot, seq, range);
-        }
-        if outcome.acked_bytes > 0 {
-            let rtt = self.recovery.rtt.smoothed();
-            let (bytes, sent) = (outcome.acked_bytes, outcome.acked_sent);
-            self.congestion.on_ack(now, Acked { bytes, sent, in_flight, rtt });
-        }
-        if let Some(sent) = outcome.lost_sent {
-            self.congestion.on_loss(now, sent, outcome.persistent);
         }
     }
 
@@ -374,11 +292,14 @@ impl Transport {
 
     /// A message of the peer has shown that it has all of the one in this slot.
     pub(super) fn imply(&mut self, now: Time, slot: u16) {
-        if let Some(message) = self.remove(slot) {
-            let in_flight = self.recovery.in_flight();
-            let mut outcome = self.recovery.imply(&message.numbers);
+        let Some(message) = self.remove(slot) else { return };
+        for at in 0..self.paths.len() {
+            let path = &mut self.paths[at];
+            let mine = message.packets.iter().filter(|(number, _)| *number == path.number);
+            let in_flight = path.recovery.in_flight();
+            let mut outcome = path.recovery.imply(mine.map(|(_, packet)| *packet));
             outcome.acked.clear();
-            self.apply(now, in_flight, outcome);
+            self.apply(now, at, in_flight, outcome);
         }
     }
 
@@ -391,46 +312,53 @@ impl Transport {
         Some(message)
     }
 
-    /// A packet of a message has come.
-    pub(super) fn count(&self, packets: &mut Unacknowledged) {
-        if packets.since != self.numbers.sent() {
-            *packets = Unacknowledged { since: self.numbers.sent(), packets: 0 };
+    /// A packet of a message has come by a path.
+    pub(super) fn count(&self, path: u8, packets: &mut Unacknowledged) {
+        if let Some(at) = self.find(path) {
+            self.paths[at].count(packets);
         }
-        packets.packets += 1;
     }
 
     /// A message is sent that acknowledges these packets.
-    pub(super) fn acknowledged_by_message(&mut self, packets: Unacknowledged) {
-        self.numbers.implied(packets.since, packets.packets);
+    pub(super) fn acknowledged_by_message(&mut self, packets: &Unacknowledged) {
+        self.paths.iter_mut().for_each(|path| path.acknowledged_by_message(packets));
     }
 
     /// Sends a packet of the connection itself.
     pub(super) fn control(&mut self, opcode: Opcode, body: Vec<u8>) {
-        self.push_control(opcode, body, self.endpoint, Content::Control);
+        self.push_control(opcode, body, Via::Best, Some(Content::Control));
     }
 
     /// Asks for an acknowledgement.
     pub(super) fn query(&mut self, now: Time) {
-        self.last_query = now;
-        self.push_control(Opcode::AckQuery, vec![0; 4], self.endpoint, Content::Query);
+        self.query_by(now, self.best());
     }
 
-    fn push_control(&mut self, opcode: Opcode, body: Vec<u8>, to: Endpoint, content: Content) {
+    fn query_by(&mut self, now: Time, at: usize) {
+        let path = &mut self.paths[at];
+        path.last_query = now;
+        let via = Via::Path(path.number);
+        self.push_control(Opcode::AckQuery, vec![0; 4], via, Some(Content::Query));
+    }
+
+    fn push_control(&mut self, opcode: Opcode, body: Vec<u8>, via: Via, content: Option<Content>) {
         if self.controls.len() < CONTROLS_MAX {
-            self.controls.push_back(Control { opcode, body, to, content });
+            self.controls.push_back(Control { opcode, body, via, content });
         }
     }
 
     /// The packet that tells the peer of the end.
     pub(super) fn disconnect(&mut self, reason: u8) -> Option<Transmit> {
-        let header = self.header(Opcode::Disconnect);
-        self.seal(header, &[reason, 0, 0, 0], self.endpoint)
+        let best = self.best();
+        let header = self.header(best, Opcode::Disconnect);
+        self.seal(header, &[reason, 0, 0, 0], self.paths[best].endpoint)
     }
 
-    fn header(&mut self, opcode: Opcode) -> Header {
-        let number = self.next_number;
-        self.next_number += 1;
-        Header { cid: self.peer_cid, number, ..Header::new(opcode, Sec::Encrypt, self.is_server) }
+    /// The header of the next packet of a path.
+    fn header(&mut self, at: usize, opcode: Opcode) -> Header {
+        let (path, number) = self.paths[at].take_number();
+        let header = Header::new(opcode, Sec::Encrypt, self.is_server);
+        Header { cid: self.peer_cid, path, number, ..header }
     }
 
     fn seal(&mut self, header: Header, body: &[u8], to: Endpoint) -> Option<Transmit> {
@@ -441,104 +369,112 @@ impl Transport {
         Some(Transmit { to, bytes: packet.into() })
     }
 
-    /// The next packet.
-    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+    /// The next packet; one of data only by links that take more.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        takes: &dyn Fn(LinkId) -> bool,
+    ) -> Option<Transmit> {
         if self.ended.is_some() {
             return None;
         }
-        if self.numbers.due().is_some_and(|due| due <= now) {
-            return self.poll_ack(now);
+        let owes = |path: &Path| {
+            let is_due = path.numbers.due().is_some_and(|due| due <= now);
+            is_due && path.may_acknowledge(self.is_server)
+        };
+        if let Some(at) = self.paths.iter().position(owes) {
+            return self.poll_ack(now, at);
         }
-        if let Some(control) = self.controls.pop_front() {
-            let Control { opcode, body, to, content } = control;
-            let header = Header { ack_now: true, ..self.header(opcode) };
-            return self.sent(now, header, &body, to, content);
+        if let Some(report) = self.poll_proofs(now) {
+            return Some(report);
         }
-        self.poll_fragment(now)
+        while let Some(control) = self.controls.pop_front() {
+            let sent = self.send_control(now, control);
+            if sent.is_some() || self.ended.is_some() {
+                return sent;
+            }
+        }
+        self.poll_fragment(now, takes)
     }
 
-    fn poll_ack(&mut self, now: Time) -> Option<Transmit> {
-        let (ranges, delay) = self.numbers.take(now);
+    fn poll_ack(&mut self, now: Time, at: usize) -> Option<Transmit> {
+        let (ranges, delay) = self.paths[at].numbers.take(now);
         let (max_bytes, max_slots) = self.grant;
         let body = AckFrame { ranges, delay, max_bytes, max_slots }.emit();
-        let header = self.header(Opcode::AckReply);
-        self.seal(header, &body, self.endpoint)
+        let header = self.header(at, Opcode::AckReply);
+        self.seal(header, &body, self.paths[at].endpoint)
     }
 
+    fn send_control(&mut self, now: Time, control: Control) -> Option<Transmit> {
+        let Control { opcode, body, via, content } = control;
+        let at = match via {
+            Via::Best => self.best(),
+            Via::Path(number) | Via::Address(number, _) => self.find(number)?,
+        };
+        let to = match via {
+            Via::Address(_, to) => to,
+            Via::Best | Via::Path(_) => self.paths[at].endpoint,
+        };
+        // A question of a path that has failed meanwhile.
+        if content.is_some() && self.paths[at].state != PathState::Active {
+            return None;
+        }
+        let header = Header { ack_now: content.is_some(), ..self.header(at, opcode) };
+        match content {
+            Some(content) => self.sent(now, at, (header, &body), content),
+            None => self.seal(header, &body, to),
+        }
+    }
+
+    /// Seals a packet that has to be acknowledged.
     fn sent(
         &mut self,
         now: Time,
-        header: Header,
-        body: &[u8],
-        to: Endpoint,
+        at: usize,
+        (header, body): (Header, &[u8]),
         content: Content,
     ) -> Option<Transmit> {
-        let number = header.number;
-        let transmit = self.seal(header, body, to)?;
-        let size = transmit.bytes.len() as u64;
-        self.unasked = if header.ack_now { 0 } else { self.unasked.saturating_add(1) };
-        self.recovery.on_sent(now, (number, header.ack_now), size, content);
-        self.pacer.sent(size);
+        let number = (header.number, header.ack_now);
+        let transmit = self.seal(header, body, self.paths[at].endpoint)?;
+        self.paths[at].on_sent(now, number, transmit.bytes.len() as u64, content);
         Some(transmit)
     }
 
-    /// When the next fragment may be sent, if there is one and the window has room.
-    fn fragment_time(&mut self, now: Time) -> Option<Time> {
-        if self.ready.is_empty() {
-            return None;
-        }
-        if self.probes > 0 {
-            return Some(now);
-        }
-        let window = self.congestion.window();
-        if self.recovery.in_flight() + u64::from(self.options.packet_max) > window {
-            return None;
-        }
-        Some(self.pacer.ready(now, window, self.recovery.rtt.smoothed()))
-    }
-
-    fn poll_fragment(&mut self, now: Time) -> Option<Transmit> {
-        let at = self.fragment_time(now);
-        self.pace = at.filter(|at| *at > now);
-        if at? > now {
-            return None;
-        }
+    fn poll_fragment(&mut self, now: Time, takes: &dyn Fn(LinkId) -> bool) -> Option<Transmit> {
+        let at = self.schedule(now, takes)?;
         let slot = self.next_slot()?;
         let most = usize::from(self.options.packet_max) - HEADER_LEN - FRAGMENT_LEN - TAG_LEN;
-        let number = self.next_number;
         let message = self.outgoing.get_mut(&slot)?;
         let part = message.take(most as u32)?;
-        message.numbers.push(number);
         let fragment =
             Fragment { seq: message.seq, offset: part.range.start, message_len: message.len() };
         let mut body = Vec::with_capacity(FRAGMENT_LEN + most);
         fragment.emit(&mut body);
         message.copy(&part.range, &mut body);
+        let path = &mut self.paths[at];
+        let (path_number, number) = path.take_number();
+        message.packets.push((path_number, number));
         let (opcode, sec) = (message.opcode, message.sec);
         let (device, priority, seq) = (message.device, message.priority, message.seq);
         if !message.is_ready() {
             self.ready.retain(|one| *one != slot);
         }
-        // The packet that closes the window asks for an answer: nothing else is sent until there is one.
-        let packet_max = u64::from(self.options.packet_max);
-        let closes = self.recovery.in_flight() + 2 * packet_max > self.congestion.window();
-        // So does the last one of many, as nothing behind it would show that it was lost.
-        let ends = self.ready.is_empty() && self.unasked >= MANY;
-        let ack_now = self.probes > 0 || closes || ends || self.recovery.is_stale(now);
-        self.probes = self.probes.saturating_sub(1);
         let header = Header {
+            cid: self.peer_cid,
+            path: path_number,
+            number,
             sec,
             slot,
             last: part.last,
             frag: (part.range.start as usize / most % 1024) as u16,
-            ack_now,
+            ack_now: path.asks(now, self.ready.is_empty()),
             again: part.again,
             priority,
             device,
-            ..self.header(opcode)
+            ..Header::new(opcode, Sec::Encrypt, self.is_server)
         };
         let content = Content::Fragment { slot, seq, range: part.range };
-        self.sent(now, header, &body, self.endpoint, content)
+        self.sent(now, at, (header, &body), content)
     }
 
     /// The first of the slots with the highest priority.
@@ -549,7 +485,7 @@ impl Transport {
     }
 
     /// Does what is due.
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    pub(super) fn handle_timeout(&mut self, now: Time, random: &mut Random) {
         if self.ended.is_some() {
             return;
         }
@@ -557,34 +493,29 @@ impl Transport {
         if now >= self.silence_at() {
             return self.end(Ended::Silent);
         }
-        if self.recovery.deadline().is_some_and(|at| at <= now) {
-            match self.recovery.on_timeout(now) {
-                Some(outcome) => self.apply(now, self.recovery.in_flight(), outcome),
-                None => self.probe(now),
+        for at in 0..self.paths.len() {
+            let recovery = &mut self.paths[at].recovery;
+            if recovery.deadline().is_some_and(|at| at <= now) {
+                match recovery.on_timeout(now) {
+                    Some(outcome) => {
+                        let in_flight = recovery.in_flight();
+                        self.apply(now, at, in_flight, outcome);
+                    }
+                    None => self.probe(now, at),
+                }
             }
+            let keep_alive_at = self.paths[at].keep_alive_at(self.options.keep_alive);
+            if keep_alive_at.is_some_and(|at| at <= now) {
+                self.query_by(now, at);
+            }
+            self.paths[at].expire(now);
         }
-        if now >= self.keep_alive_at() {
-            self.query(now);
-        }
-    }
-
-    fn probe(&mut self, now: Time) {
-        if let Some((slot, seq, range)) = self.recovery.oldest_fragment()
-            && self.send_again(slot, seq, range)
-            && !self.ready.is_empty()
-        {
-            self.probes = 1;
-        } else {
-            self.query(now);
-        }
+        self.fail_lost(now, random);
     }
 
     fn silence_at(&self) -> Time {
-        self.last_valid + self.options.keep_alive * SILENCE
-    }
-
-    fn keep_alive_at(&self) -> Time {
-        self.last_valid.max(self.last_query) + self.options.keep_alive
+        let last_valid = self.paths.iter().map(|path| path.last_valid).max();
+        last_valid.unwrap_or(Time::ZERO) + self.options.keep_alive * SILENCE
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) has something to do.
@@ -592,16 +523,19 @@ impl Transport {
         if self.ended.is_some() {
             return None;
         }
-        let timers = [
-            self.numbers.due(),
-            self.recovery.deadline(),
-            self.epochs.deadline(),
-            self.pace,
-            Some(self.silence_at()),
-            Some(self.keep_alive_at()),
-        ];
-        timers.into_iter().flatten().min()
+        let keep_alive = self.options.keep_alive;
+        let paths = self.paths.iter().filter_map(|path| path.deadline(self.is_server, keep_alive));
+        let timers = [self.epochs.deadline(), self.pace, Some(self.silence_at())];
+        paths.chain(timers.into_iter().flatten()).min()
     }
+}
+
+/// Whether a packet of sec 1 or 2 is acknowledged (spec, 8).
+const fn is_acknowledged(opcode: Opcode) -> bool {
+    !matches!(
+        opcode,
+        Opcode::AckReply | Opcode::Disconnect | Opcode::AddrReport | Opcode::AddrReply
+    )
 }
 
 #[cfg(test)]
@@ -638,10 +572,12 @@ pub(super) mod tests {
         let all = [Abort, AckQuery, AckReply, AdnReply, Disconnect, LocalRequest, Request];
         for opcode in all {
             let (mut client, mut server) = (transport(false), transport(true));
-            let header = Header { sec: Sec::Integrity, ..client.header(opcode) };
+            let header = Header { sec: Sec::Integrity, ..client.header(0, opcode) };
             let packet = client.seal(header, &[0; 16], endpoint()).unwrap();
             let (mut bytes, header) = (packet.bytes.to_vec(), Header::parse(&packet.bytes));
-            let opened = server.open(Time::ZERO, &header.unwrap(), &mut bytes).is_some();
+            let packet = (&header.unwrap(), &mut bytes[..]);
+            let random = &mut Random(Box::new(|buffer| buffer.fill(1)));
+            let opened = server.open(Time::ZERO, endpoint(), packet, random).is_some();
             let is_broken = matches!(server.ended(), Some(Ended::Violation(_)));
             assert_eq!((opened, is_broken), (opcode == Request, opcode != Request), "{opcode:?}");
         }

@@ -47,6 +47,13 @@ impl Machine {
         Self { export, phase: Phase::ClientFlags, agreed: Agreed::default(), out }
     }
 
+    /// A connection whose client knows `export`, and begins with its first request.
+    #[must_use]
+    pub fn in_transmission(export: Export) -> Self {
+        let out = Output::default();
+        Self { export, phase: Phase::Transmission, agreed: Agreed::default(), out }
+    }
+
     /// Whether the client has chosen the export: until then it is on the clock.
     #[must_use]
     pub fn is_ready(&self) -> bool {

@@ -10,6 +10,7 @@ mod handshake;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 mod machine;
+pub mod netlink;
 mod output;
 mod transmission;
 mod violation;

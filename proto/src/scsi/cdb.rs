@@ -5,12 +5,14 @@
 //! known of each command ([`Traits`]).
 
 mod changer;
+mod management;
 mod optical;
 mod table;
 mod tape;
 mod traits;
 
 pub use changer::{ChangerCdb, StatusQuery};
+pub use management::ManagementCdb;
 pub use optical::{OpticalCdb, TrackAddress};
 pub use table::{Entry, Requires, commands};
 pub use tape::{Destination, PositionForm, SpaceCode, TapeCdb};
@@ -274,6 +276,8 @@ pub enum Cdb {
     CompareAndWrite(Access),
     /// ORWRITE (16) (SBC-3, 5.5).
     OrWrite(Access),
+    /// A request to the server, or for its answer.
+    Management(ManagementCdb),
     /// A command of MMC.
     Optical(OpticalCdb),
     /// A command of SSC.
@@ -344,7 +348,8 @@ impl Cdb {
             Self::ModeSelect { length, .. }
             | Self::Unmap { length }
             | Self::Sanitize { length, .. }
-            | Self::ExtendedCopy { length } => Some(*length),
+            | Self::ExtendedCopy { length }
+            | Self::Management(ManagementCdb::Out { length, .. }) => Some(*length),
             Self::PersistentOut(out) => Some(out.length),
             Self::Write(access)
             | Self::WriteAtomic(access)

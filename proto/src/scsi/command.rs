@@ -1,9 +1,13 @@
-//! The initiator's side: command blocks for a disk, and readers for what devices answer. A device may
+//! The initiator's side: command blocks for a disk and what all units have, and readers for what devices answer. A device may
 //! answer anything; nothing here trusts it.
+
+pub mod changer;
+pub mod optical;
+pub mod tape;
 
 use super::provisioning::{self, LbaStatus};
 use super::reservation::{ReserveInAction, ReserveOutAction};
-use super::{Blocks, Malformed, inquiry, lun};
+use super::{Blocks, Malformed, administration, inquiry, lun};
 use crate::reader::Reader;
 
 pub use super::capacity::Capacity;
@@ -60,6 +64,12 @@ fn block_16(opcode: u8, flags: u8, lba: u64, length: u32) -> Block {
     [opcode, flags, a, b, c, d, e, f, g, h, i, j, k, l, 0, 0]
 }
 
+/// The layout that both MANAGEMENT PROTOCOL commands share.
+fn management(opcode: u8, length: u32) -> Block {
+    let [a, b, c, d] = length.to_be_bytes();
+    block([opcode, 0x10, administration::PROTOCOL, 0, 0, 0, a, b, c, d])
+}
+
 impl Command {
     const fn without_data(cdb: Block) -> Self {
         Self { cdb, transfer: Transfer::None }
@@ -73,6 +83,12 @@ impl Command {
     #[must_use]
     pub fn test_unit_ready() -> Self {
         Self::without_data([0; 16])
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    #[must_use]
+    pub fn prevent_removal(prevent: bool) -> Self {
+        Self::without_data(block([0x1E, 0, 0, 0, u8::from(prevent)]))
     }
 
     /// INQUIRY for the standard page; read the answer with [`Standard::parse`].
@@ -120,6 +136,18 @@ impl Command {
         let allocation = 8 + 8 * u32::from(units.max(1));
         let [a, b, c, d] = allocation.to_be_bytes();
         Self::asking(block([0xA0, 0, 0, 0, 0, 0, a, b, c, d]), allocation)
+    }
+
+    /// MANAGEMENT PROTOCOL OUT with a request of so many bytes to the server of the unit.
+    #[must_use]
+    pub fn management_out(length: u32) -> Self {
+        Self { cdb: management(0xA4, length), transfer: Transfer::Out(length) }
+    }
+
+    /// MANAGEMENT PROTOCOL IN; read the answer with [`administration::parse`].
+    #[must_use]
+    pub fn management_in(allocation: u32) -> Self {
+        Self::asking(management(0xA3, allocation), allocation)
     }
 
     /// READ (16).

@@ -1,6 +1,7 @@
 //! SCSI: command blocks, sense, and the device servers of disks, optical drives, tape drives and media changers, to SPC-4, SBC-3, MMC-6,
 //! SSC-4 and SMC-3.
 
+pub mod administration;
 pub mod attention;
 pub mod capacity;
 pub mod cdb;
@@ -24,6 +25,7 @@ pub mod sense;
 pub mod stall;
 pub mod status;
 pub mod supported;
+pub mod tape_stream;
 pub(crate) mod text_id;
 pub mod transport;
 pub mod unit;

@@ -4,6 +4,7 @@
 
 pub mod changer;
 mod changer_op;
+mod management;
 pub mod optical;
 mod power;
 mod step;
@@ -81,6 +82,8 @@ pub struct Unit {
     ports: Ports,
     /// Commands come from initiators that may only read.
     for_reader: bool,
+    /// Commands come from an administrator of the server.
+    for_administrator: bool,
 }
 
 /// The largest number of blocks COMPARE AND WRITE can count.
@@ -130,15 +133,16 @@ impl Unit {
             capacity: medium.capacity,
             elements: Layout::default(),
         };
-        let ports = Ports::default();
-        Self { identity, medium, limits, provisioning, pages, ports, for_reader: false }
+        let (ports, for_reader, for_administrator) = (Ports::default(), false, false);
+        Self { identity, medium, limits, provisioning, pages, ports, for_reader, for_administrator }
     }
 
     /// The same device server on another medium.
     #[must_use]
     pub fn on(&self, medium: Medium) -> Self {
-        let (ports, for_reader) = (self.ports.clone(), self.for_reader);
-        let unit = Self { ports, for_reader, ..Self::new(self.identity.clone(), medium) };
+        let &Self { for_reader, for_administrator, .. } = self;
+        let (ports, new) = (self.ports.clone(), Self::new(self.identity.clone(), medium));
+        let unit = Self { ports, for_reader, for_administrator, ..new };
         unit.with_elements(self.pages.elements)
     }
 
@@ -160,6 +164,12 @@ impl Unit {
     #[must_use]
     pub fn for_reader(&self) -> Self {
         Self { for_reader: true, ..self.on(Medium { read_only: true, ..self.medium }) }
+    }
+
+    /// The same device server for an administrator of the server.
+    #[must_use]
+    pub fn for_administrator(&self) -> Self {
+        Self { for_administrator: true, ..self.clone() }
     }
 
     /// Whether it is for initiators that may only read.
@@ -236,7 +246,8 @@ impl Unit {
     pub fn plan(&self, command: &Parsed, switches: Switches) -> Result<Step, Sense> {
         let cdb = self.admit(command, switches)?;
         match cdb {
-            Cdb::TestUnitReady => Ok(DONE),
+            // The self-test finds nothing: what can fail is beneath, and tells when it is used.
+            Cdb::TestUnitReady | Cdb::SendDiagnostic => Ok(DONE),
             Cdb::PreventAllow { prevent, persistent } => {
                 Ok(self.prevent_allow(prevent, persistent))
             }
@@ -259,8 +270,6 @@ impl Unit {
                 Ok(cut(self.ports.report(extended), allocation))
             }
             Cdb::LogSense { page, subpage, allocation } => log_sense(page, subpage, allocation),
-            // The self-test finds nothing: what can fail is beneath, and tells when it is used.
-            Cdb::SendDiagnostic => Ok(DONE),
             Cdb::CopyStatus { id, allocation } => Ok(UnitOp::CopyStatus { id, allocation }.into()),
             Cdb::CopyParameters { allocation } => {
                 Ok(cut(copy::operating_parameters(self.block_size()), allocation))
@@ -303,6 +312,7 @@ impl Unit {
                 Ok(UnitOp::Sanitize { method, immediate, unrestricted }.into())
             }
             Cdb::SanitizeExit => Ok(UnitOp::SanitizeExit.into()),
+            Cdb::Management(cdb) => management::plan(cdb, self.for_administrator),
             Cdb::Optical(cdb) => optical::plan(cdb, self.drive(switches.readiness)),
             Cdb::Tape(cdb) => self.plan_tape(cdb, switches),
             Cdb::Changer(cdb) => changer::plan(cdb, self.pages.elements),
@@ -430,6 +440,7 @@ impl Unit {
             Requires::Nothing => true,
             Requires::Provisioning => self.provisioning.unmap,
             Requires::Key => self.medium.crypto_erase,
+            Requires::Administrator => self.for_administrator,
         }
     }
 

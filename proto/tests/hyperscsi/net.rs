@@ -4,7 +4,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
 use proto::hyperscsi::*;
@@ -30,6 +30,8 @@ pub struct Weather {
     pub losses: u64,
     pub repeats: u64,
     pub changes: u64,
+    /// Bytes per second in each direction; 0 for no limit.
+    pub rate: u64,
 }
 
 pub const CALM: Weather = Weather {
@@ -38,7 +40,20 @@ pub const CALM: Weather = Weather {
     losses: 0,
     repeats: 0,
     changes: 0,
+    rate: 0,
 };
+
+/// How long a packet waits at most before a way of limited rate drops it.
+const QUEUE: Duration = Duration::from_millis(5);
+
+/// Another way between both ends than the first one.
+pub struct Way {
+    pub client: Endpoint,
+    pub server: Endpoint,
+    pub weather: Weather,
+    /// Nothing arrives at the client by it.
+    pub is_deaf: bool,
+}
 
 /// A packet on its way: when it arrives, its number, where it goes, where it comes from, its bytes.
 type Flying = Reverse<(Time, u64, Endpoint, Endpoint, Vec<u8>)>;
@@ -51,6 +66,10 @@ pub struct Net {
     pub random: Random,
     flying: BinaryHeap<Flying>,
     sent: u64,
+    /// Until when each address is busy with what was sent to it.
+    busy: BTreeMap<Endpoint, Time>,
+    /// The ways beside the first one.
+    pub ways: Vec<Way>,
     /// All packets, with their destination.
     pub wiretap: Vec<(Endpoint, Vec<u8>)>,
     pub client_at: Endpoint,
@@ -122,6 +141,8 @@ impl Net {
             random: Random::new(seed),
             flying: BinaryHeap::new(),
             sent: 0,
+            busy: BTreeMap::new(),
+            ways: Vec::new(),
             wiretap: Vec::new(),
             client_at: endpoint(1111),
             events: Vec::new(),
@@ -139,20 +160,57 @@ impl Net {
         }
     }
 
+    /// Adds a way, and opens a path by it.
+    pub fn add_way(&mut self, weather: Weather) {
+        let number = self.ways.len() as u16 + 1;
+        let (client, server) = (endpoint(1111 + number), endpoint(SERVER_PORT + number));
+        self.ways.push(Way { client, server, weather, is_deaf: false });
+        assert!(self.client.add_path(self.now, server), "there may be another path");
+    }
+
+    fn way(&self, one_end: Endpoint) -> Option<&Way> {
+        self.ways.iter().find(|way| way.client == one_end || way.server == one_end)
+    }
+
+    /// The other end of the way to this one.
+    fn other_end(&self, to: Endpoint) -> Endpoint {
+        match self.way(to) {
+            Some(way) if way.server == to => way.client,
+            Some(way) => way.server,
+            None if to == endpoint(SERVER_PORT) => self.client_at,
+            None => endpoint(SERVER_PORT),
+        }
+    }
+
+    /// When a packet that is sent now arrives there; never, if there is no room for it.
+    fn arrival(&mut self, weather: Weather, to: Endpoint, len: usize) -> Option<Time> {
+        let mut left = self.now;
+        if let Some(takes) = (len as u64 * 1_000_000_000).checked_div(weather.rate) {
+            let busy = self.busy.entry(to).or_insert(self.now);
+            if *busy > self.now + QUEUE {
+                return None;
+            }
+            *busy = self.now.max(*busy) + Duration::from_nanos(takes);
+            left = *busy;
+        }
+        let jitter = self.random.below(weather.jitter.as_nanos() as u64 + 1);
+        Some(left + weather.delay + Duration::from_nanos(jitter))
+    }
+
     pub fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
         self.wiretap.push((to, bytes.to_vec()));
-        if self.random.below(1000) < self.weather.losses {
+        let weather = self.way(to).map_or(self.weather, |way| way.weather);
+        if self.random.below(1000) < weather.losses {
             return;
         }
-        let copies = 1 + u64::from(self.random.below(1000) < self.weather.repeats);
+        let copies = 1 + u64::from(self.random.below(1000) < weather.repeats);
         for _ in 0..copies {
             let mut bytes = bytes.to_vec();
-            if self.random.below(1000) < self.weather.changes {
+            if self.random.below(1000) < weather.changes {
                 let at = self.random.below(bytes.len() as u64) as usize;
                 bytes[at] ^= 1 << self.random.below(8);
             }
-            let jitter = self.random.below(self.weather.jitter.as_nanos() as u64 + 1);
-            let at = self.now + self.weather.delay + Duration::from_nanos(jitter);
+            let Some(at) = self.arrival(weather, to, bytes.len()) else { continue };
             self.sent += 1;
             self.flying.push(Reverse((at, self.sent, to, from, bytes)));
         }
@@ -161,14 +219,14 @@ impl Net {
     /// Moves what both ends have to say.
     fn exchange(&mut self) {
         while let Some(Transmit { to, bytes }) = self.client.poll_transmit(self.now) {
-            self.send(self.client_at, to, &bytes);
+            self.send(self.other_end(to), to, &bytes);
         }
         self.events.extend(core::iter::from_fn(|| self.client.poll_event()));
         while let Some(event) = self.server.poll_event() {
             self.serve(event);
         }
         while let Some(Transmit { to, bytes }) = self.server.poll_transmit(self.now) {
-            self.send(endpoint(SERVER_PORT), to, &bytes);
+            self.send(self.other_end(to), to, &bytes);
         }
     }
 
@@ -260,9 +318,10 @@ impl Net {
         self.now = self.now.max(next);
         if arrival.is_some_and(|at| at <= self.now) {
             let Some(Reverse((_, _, to, from, mut bytes))) = self.flying.pop() else { panic!() };
-            if to == endpoint(SERVER_PORT) {
+            let way = self.way(to);
+            if to == endpoint(SERVER_PORT) || way.is_some_and(|way| way.server == to) {
                 self.server.handle_packet(self.now, from, &mut bytes);
-            } else if to == self.client_at && !self.deaf {
+            } else if way.map_or(to == self.client_at, |way| !way.is_deaf) && !self.deaf {
                 self.client.handle_packet(self.now, from, &mut bytes);
             }
         } else {
@@ -311,16 +370,17 @@ impl Net {
         self.client.submit(self.now, command).expect("it is taken")
     }
 
-    /// No pair of key and nonce is used twice: here, no number of a direction.
+    /// No pair of key and nonce is used twice: here, no number of a path and a direction.
     pub fn assert_numbers_are_unique(&self) {
         let mut seen = BTreeSet::new();
-        for (to, bytes) in &self.wiretap {
+        for (_, bytes) in &self.wiretap {
             if !matches!(bytes[0] >> 6, 1 | 2) {
                 continue;
             }
             let number = u64::from_be_bytes(bytes[16..24].try_into().unwrap());
             let cid = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
-            assert!(seen.insert((*to, cid, number)), "number {number} twice");
+            let (from_server, path) = (bytes[4] >> 7, bytes[12]);
+            assert!(seen.insert((from_server, cid, path, number)), "number {number} twice");
         }
     }
 }

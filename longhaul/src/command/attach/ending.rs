@@ -9,13 +9,15 @@ use std::time::Duration;
 use rustix::process::setsid;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use tokio::process::Command;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::detach::Detach;
 use super::status::StatusReporter;
-use crate::block_devices::{loops_over, mounts_of, users_of};
+use crate::block_devices::{devices_over, mounts_of, users_of};
 use crate::durable::make_directories;
 use crate::failure::{OrFail as _, Outcome, print_error};
+use crate::front::nbd::KernelClient;
 use crate::printable::Shown as _;
 use crate::stop::Stop;
 
@@ -115,7 +117,7 @@ pub(super) async fn until_end(
 async fn release(file: &Path, reporter: &StatusReporter) {
     let mut said: Option<Instant> = None;
     while reporter.clients.count() > 0 {
-        for device in loops_over(file) {
+        for device in devices_over(file) {
             let mounts = mounts_of(&device);
             for mount in &mounts {
                 if succeeds(Command::new("umount").arg(&mount.place)).await {
@@ -134,13 +136,27 @@ async fn release(file: &Path, reporter: &StatusReporter) {
                 }
             }
             if mounts_of(&device).is_empty() {
-                succeeds(Command::new("losetup").arg("--detach").arg(&device)).await;
+                detach(&device).await;
             }
         }
         if reporter.clients.count() > 0 {
             sleep(TRY_EVERY).await;
         }
     }
+}
+
+/// Has the device go once nobody has it open any more: the last of them is a program of the system.
+async fn detach(device: &Path) {
+    if !KernelClient::has(device) {
+        succeeds(Command::new("losetup").arg("--detach").arg(device)).await;
+        return;
+    }
+    let told = device.to_owned();
+    let told = spawn_blocking(move || KernelClient::disconnect_on_close(&told)).await;
+    if !matches!(told, Ok(Ok(()))) {
+        tracing::warn!(device = %device.shown(), "NBD: the kernel does not end the device when it is closed");
+    }
+    succeeds(Command::new("blockdev").arg("--getsize64").arg(device)).await;
 }
 
 async fn succeeds(command: &mut Command) -> bool {

@@ -1,14 +1,16 @@
-//! How an attached volume is offered: on an NBD socket, or as a file.
+//! How an attached volume is offered: on an NBD socket, as a file, or as a device of the kernel's NBD client.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use volume::Volume;
 
-use super::kept::KeptMount;
+use super::kept::{KeptMount, TakenOver};
 use crate::control;
 use crate::failure::{Failure, Outcome};
-use crate::front::{Clients, fuse, nbd};
+use crate::front::fuse::{self, Takeover};
+use crate::front::{Clients, HandOverError, Record, nbd};
 use crate::printable::Shown as _;
 use crate::replay_log::Pending;
 use crate::stop::Stop;
@@ -32,6 +34,8 @@ pub(in crate::command) enum FrontAt {
     Nbd(PathBuf),
     /// A file at this path.
     Fuse(PathBuf),
+    /// A block device of the kernel's NBD client, known by this path.
+    Kernel(PathBuf),
 }
 
 impl FrontArgs {
@@ -60,6 +64,7 @@ impl FrontAt {
 pub(super) enum Front {
     Nbd(nbd::Server),
     Fuse(fuse::Server),
+    Kernel(nbd::KernelServer),
 }
 
 impl Front {
@@ -78,10 +83,14 @@ impl Front {
             FrontAt::Fuse(path) => {
                 let mounted = async {
                     let device = fuse::open_device()?;
-                    let record = fuse::Record::default();
+                    let record = Record::default();
                     fuse::Server::mount(path, replace, volume, device, record).await
                 };
                 mounted.await.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
+            }
+            FrontAt::Kernel(path) => {
+                let made = nbd::KernelServer::connect(path, volume, Record::default()).await;
+                made.map(Self::Kernel).map_err(cannot_make_device)
             }
         }
     }
@@ -94,14 +103,26 @@ impl Front {
         kept: KeptMount,
         logs: &[Pending],
     ) -> Outcome<Self> {
-        let FrontAt::Fuse(path) = at else {
-            return Err(Failure::new("only a file can be kept"));
-        };
-        let mounted = match kept {
-            KeptMount::New(device, record) => {
-                fuse::Server::mount(path, replace, volume, device, record).await
+        let path = match at {
+            FrontAt::Fuse(path) => path,
+            FrontAt::Kernel(path) => {
+                let made = match kept.resumed {
+                    None => nbd::KernelServer::connect(path, volume, kept.record).await,
+                    Some(_) => nbd::KernelServer::resume(path, volume, kept.record).await,
+                };
+                return made.map(Self::Kernel).map_err(cannot_make_device);
             }
-            KeptMount::Resumed(takeover) => fuse::Server::resume(path, volume, takeover).await,
+            FrontAt::Nbd(_) => return Err(Failure::new("only a block device can be kept")),
+        };
+        let KeptMount { device, record, resumed } = kept;
+        let device =
+            device.ok_or_else(|| Failure::new("the connection of the mount is missing"))?;
+        let mounted = match resumed {
+            None => fuse::Server::mount(path, replace, volume, device, record).await,
+            Some(TakenOver { made, was_killed }) => {
+                let takeover = Takeover { device, record, made, was_killed };
+                fuse::Server::resume(path, volume, takeover).await
+            }
         };
         mounted.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
     }
@@ -112,19 +133,21 @@ impl Front {
     }
 
     /// Takes no more requests, and has everything flushed, so that another process can go on.
-    pub(super) async fn hand_over(&self) -> Result<(), fuse::HandOverError> {
+    pub(super) async fn hand_over(&self) -> Result<(), HandOverError> {
         match self {
             // Refused before.
             Self::Nbd(_) => Ok(()),
             Self::Fuse(server) => server.hand_over().await,
+            Self::Kernel(server) => server.hand_over().await,
         }
     }
 
     /// Takes requests again, after it was to be handed over.
-    pub(super) async fn serve_on(&self) -> Result<(), fuse::HandOverError> {
+    pub(super) async fn serve_on(&self) -> Result<(), HandOverError> {
         match self {
             Self::Nbd(_) => Ok(()),
             Self::Fuse(server) => server.serve_on().await,
+            Self::Kernel(server) => Ok(server.serve_on().await?),
         }
     }
 
@@ -133,14 +156,16 @@ impl Front {
         match self {
             Self::Nbd(server) => server.uri(),
             Self::Fuse(server) => server.path().shown().to_string(),
+            Self::Kernel(server) => server.path().shown().to_string(),
         }
     }
 
-    /// The file that it is, if it is one.
+    /// The file that it is, or by which its device is known.
     pub(super) fn file(&self) -> Option<PathBuf> {
         match self {
             Self::Nbd(_) => None,
             Self::Fuse(server) => Some(server.path().to_owned()),
+            Self::Kernel(server) => Some(server.path().to_owned()),
         }
     }
 
@@ -149,6 +174,7 @@ impl Front {
         match self {
             Self::Nbd(_) => None,
             Self::Fuse(server) => server.failure(),
+            Self::Kernel(server) => server.failure(),
         }
     }
 
@@ -156,6 +182,7 @@ impl Front {
         match self {
             Self::Nbd(server) => server.clients(),
             Self::Fuse(server) => server.clients(),
+            Self::Kernel(server) => server.clients(),
         }
     }
 
@@ -168,13 +195,19 @@ impl Front {
                 drop(volume);
                 server.run(stop).await;
             }
+            Self::Kernel(server) => {
+                drop(volume);
+                server.run(stop).await;
+            }
         }
     }
 
     /// Ends before anybody was told of it: it holds the volume no longer.
     pub(super) async fn abandon(self) {
-        if let Self::Fuse(server) = &self {
-            server.close().await;
+        match &self {
+            Self::Nbd(_) => {}
+            Self::Fuse(server) => server.close().await,
+            Self::Kernel(server) => server.close().await,
         }
         self.end(false).await;
     }
@@ -191,7 +224,32 @@ impl Front {
                 }
                 server.end().await;
             }
+            // Programs that still use it get errors, and its number is not given to another one before they are gone.
+            Self::Kernel(server) => server.end().await,
         }
+    }
+}
+
+pub(in crate::command) fn cannot_make_device(why: nbd::KernelError) -> Failure {
+    use nbd::KernelError as Why;
+    let hint = match &why {
+        Why::NoModule | Why::Old => Some(
+            "without `--via nbd` FUSE and a loop device make it; of Debian's kernels those of linux-image-amd64 have the module, and \
+             those for clouds do not",
+        ),
+        Why::NotFromHere => Some(
+            "give the container the network of the machine; without `--via nbd` FUSE and a loop device make it",
+        ),
+        Why::System(why) if why.kind() == ErrorKind::PermissionDenied => Some(
+            "it takes CAP_SYS_ADMIN on the machine itself, which containers lack unless they are privileged",
+        ),
+        Why::NoDevice(_) | Why::System(_) | Why::Volume(_) => None,
+    };
+    let failure =
+        Failure::new("cannot make a block device of the kernel's NBD client").because(why);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 

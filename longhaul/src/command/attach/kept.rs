@@ -16,7 +16,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::attachments::FileId;
 use crate::chain::{Chain, Contents, JournalOptions, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
-use crate::front::fuse::{Device, Record, Takeover};
+use crate::front::Record;
+use crate::front::fuse::Device;
 use crate::luks;
 use crate::net::peer_process::peer_process;
 use crate::passed_descriptors::{receive, send};
@@ -117,10 +118,11 @@ pub(in crate::command) fn greeting(state: Option<&Secret>, was_killed: bool) -> 
 pub(in crate::command) fn greet(
     stream: &UnixStream,
     greeting: &Secret,
-    device: &Device,
+    device: Option<&Device>,
     record: &File,
 ) -> io::Result<Option<Secret>> {
-    send(stream, &[device.as_fd(), record.as_fd()])?;
+    let descriptors = [Some(record.as_fd()), device.map(AsFd::as_fd)];
+    send(stream, &descriptors.into_iter().flatten().collect::<Vec<_>>())?;
     (&*stream).write_all(greeting.expose())?;
     let line = read_line(stream)?;
     Ok((!line.is_empty()).then(|| Secret::new(line.to_vec())))
@@ -156,9 +158,19 @@ pub(in crate::command) struct KeeperLink {
 }
 
 /// What the front takes of it.
-pub(super) enum KeptMount {
-    New(Device, Record),
-    Resumed(Takeover),
+pub(super) struct KeptMount {
+    /// The connection to the kernel, if it is one by FUSE.
+    pub(super) device: Option<Device>,
+    pub(super) record: Record,
+    /// If it is taken over.
+    pub(super) resumed: Option<TakenOver>,
+}
+
+/// How it was when the process before ended.
+pub(super) struct TakenOver {
+    /// The file that it is mounted over was made for it.
+    pub(super) made: bool,
+    pub(super) was_killed: bool,
 }
 
 impl KeeperLink {
@@ -172,16 +184,15 @@ impl KeeperLink {
     fn connect_now(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         let mut descriptors = receive(&stream)?.into_iter();
-        let (Some(device), Some(record)) = (descriptors.next(), descriptors.next()) else {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        };
+        let record = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
+        let device = descriptors.next();
         let Greeting { resumed } = serde_json::from_slice(&read_line(&stream)?)?;
         let record = File::from(record);
         let record = match &resumed {
             Some(_) => Record::read(record)?,
             None => Record::create(record)?,
         };
-        let (device, record) = (Some(device), Some(record));
+        let record = Some(record);
         let keeper = peer_process(&stream)?;
         Ok(Self { stream, keeper, device, record, resumed, key: Arc::default() })
     }
@@ -278,16 +289,15 @@ impl KeeperLink {
 
     /// What the front takes.
     pub(super) fn take(&mut self) -> Outcome<KeptMount> {
-        let (Some(device), Some(record)) = (self.device.take(), self.record.take()) else {
+        let Some(record) = self.record.take() else {
             return Err(Failure::new("the mount was taken already"));
         };
-        Ok(match &self.resumed {
-            None => KeptMount::New(device, record),
-            Some(Resumed { was_killed, state }) => {
-                let (made, was_killed) = (state.made, *was_killed);
-                KeptMount::Resumed(Takeover { device, record, made, was_killed })
-            }
-        })
+        let resumed = self.resumed.as_ref();
+        let resumed = resumed.map(|Resumed { was_killed, state }| TakenOver {
+            made: state.made,
+            was_killed: *was_killed,
+        });
+        Ok(KeptMount { device: self.device.take(), record, resumed })
     }
 
     /// Tells the keeper what the next process needs, and waits until it has that.

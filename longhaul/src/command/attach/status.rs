@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::super::attached::{AttachStatus, PathStatus};
 use super::detach::Detach;
 use super::succession::Succession;
-use crate::block_devices::{loops_over, mounts_of};
+use crate::block_devices::{devices_over, mounts_of};
 use crate::chain::Observer;
 use crate::control::{self, Control};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
@@ -45,7 +45,7 @@ impl StatusReporter {
     }
 
     fn status(&self) -> AttachStatus {
-        let device = self.file.as_deref().and_then(|file| loops_over(file).into_iter().next());
+        let device = self.file.as_deref().and_then(|file| devices_over(file).into_iter().next());
         let mounted = device.as_deref().and_then(|device| mounts_of(device).into_iter().next());
         AttachStatus {
             attachment: self.uri.clone(),

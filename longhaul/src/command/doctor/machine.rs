@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Finding;
+use crate::front::nbd::KernelClient;
 use crate::net::tcp_tuning::congestion_control::{LOAD_HINT, withstands_loss};
 use crate::size::Size;
 
@@ -99,17 +100,42 @@ fn missing((program, what, package): (&str, &str, &str)) -> Option<Finding> {
 
 /// The ways to a block device, and which one is used.
 fn block_devices() -> Finding {
-    let has_nbd = Path::new("/sys/module/nbd").exists();
-    let has_ublk = Path::new("/dev/ublk-control").exists();
-    let others = match (has_nbd, has_ublk) {
-        (false, false) => "the kernel's NBD and ublk are not loaded",
-        (true, false) => "the kernel's NBD is loaded and not used",
-        (false, true) => "ublk is there and not used: several kernels fail at its first device",
-        (true, true) => {
-            "the kernel's NBD and ublk are there and not used: several kernels fail at the first device of ublk"
+    let nbd = match () {
+        () if is_asked_of_kernel() => "the kernel's NBD is there: `mount --via nbd` uses it",
+        () if KernelClient::is_loaded() => {
+            "the kernel's NBD cannot be asked from this network namespace, so that `mount --via nbd` is refused"
         }
+        () if module("nbd") => {
+            "the kernel's NBD is not loaded: `mount --via nbd` loads and uses it"
+        }
+        () => "this kernel has no NBD, so that `mount --via nbd` is refused",
     };
-    Finding::good(format!("block devices are made by FUSE and loop; {others}"))
+    let ublk = match Path::new("/dev/ublk-control").exists() {
+        true => "ublk is there and not used: several kernels fail at its first device",
+        false => "ublk is not loaded, and would not be used",
+    };
+    Finding {
+        why: Some(
+            "every kernel has both of these, and from Linux 6.9 on they outlive the process that serves them; with NBD a mount outlives it on older \
+             kernels too, and waits up to 30 s then"
+                .to_owned(),
+        ),
+        ..Finding::good(format!("block devices are made by FUSE and loop; {nbd}; {ublk}"))
+    }
+}
+
+/// Whether the kernel's NBD client is there; that it cannot be asked says the same as that it is not.
+fn is_asked_of_kernel() -> bool {
+    KernelClient::find().is_ok_and(|found| found.is_some())
+}
+
+/// Whether the kernel that runs has this module, loaded or not.
+fn module(name: &str) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let known = Path::new("/lib/modules").join(release);
+    let lists = ["modules.dep", "modules.builtin"].map(|list| fs::read_to_string(known.join(list)));
+    let file = format!("/{name}.ko");
+    lists.iter().flatten().any(|list| list.contains(&file))
 }
 
 fn kernel() -> Finding {
@@ -117,7 +143,7 @@ fn kernel() -> Finding {
     match version(&release) {
         Some(version) if version < (6, 9) => Finding::note(
             format!("Linux {release} cannot ask again what a process was asked that is killed"),
-            "a mount whose process is killed fails then; `upgrade` works",
+            "a mount whose process is killed fails then, but for one by `--via nbd`; `upgrade` works",
             "Linux 6.9 or newer, if mounts are to outlive that",
         ),
         _ => Finding::good(format!(

@@ -10,8 +10,12 @@ use host::loop_device::{self, LoopOptions};
 use tokio::process::Command;
 use tokio::task::spawn_blocking;
 
-use super::FileSystem;
+use super::super::attach::cannot_make_device;
+use super::{FileSystem, Via};
+use crate::block_devices::devices_over;
 use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::front::block_size::{FRONT, block_size};
+use crate::front::nbd::KernelClient;
 use crate::printable::Shown as _;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -20,7 +24,19 @@ const CONTROL: &str = "/dev/loop-control";
 const MOUNT_OPTIONS: &str = "nosuid,nodev,noatime";
 
 /// Refuses early what would fail after a pass-phrase was typed.
-pub(super) fn refuse_without_rights() -> Outcome {
+pub(super) fn refuse_without_rights(via: Via) -> Outcome {
+    match via {
+        Via::Fuse => refuse_without_loops(),
+        Via::Nbd if !rustix::process::geteuid().is_root() => {
+            Err(Failure::new("cannot make a block device")
+                .because("this user is not root")
+                .hint("run this as root; `longhaul attach --nbd` offers a volume without"))
+        }
+        Via::Nbd => KernelClient::open().map(drop).map_err(cannot_make_device),
+    }
+}
+
+fn refuse_without_loops() -> Outcome {
     let opened = OpenOptions::new().read(true).write(true).open(CONTROL);
     opened.map(drop).map_err(|why| {
         let hint = match why.kind() {
@@ -33,22 +49,39 @@ pub(super) fn refuse_without_rights() -> Outcome {
     })
 }
 
-/// A loop device over the file of a server.
+/// A block device of what a server serves.
 pub(super) struct BlockDevice {
     node: PathBuf,
-    /// One that goes by itself stays as long as this is open.
-    _device: File,
+    /// A loop device that goes by itself stays as long as this is open.
+    _device: Option<File>,
 }
 
 impl BlockDevice {
     /// Makes it. One that is to be mounted goes with its mount, any other when it is told to.
-    pub(super) async fn make(file: &Path, read_only: bool, mounted: bool) -> Outcome<Self> {
+    pub(super) async fn make(
+        file: &Path,
+        via: Via,
+        read_only: bool,
+        mounted: bool,
+    ) -> Outcome<Self> {
+        match via {
+            Via::Fuse => Self::make_loop(file, read_only, mounted).await,
+            // Its server has made it.
+            Via::Nbd => {
+                let node = devices_over(file).into_iter().next();
+                let node = node.ok_or_else(|| Failure::new("the block device is gone already"))?;
+                Ok(Self { node, _device: None })
+            }
+        }
+    }
+
+    async fn make_loop(file: &Path, read_only: bool, mounted: bool) -> Outcome<Self> {
         let what = || format!("cannot make a block device of {}", file.shown());
         let path = file.to_owned();
         let made = spawn_blocking(move || {
             // Opened once: the server ends when nobody has it open any more.
             let backing = OpenOptions::new().read(true).write(!read_only).open(path)?;
-            let mut front = vec![0; FRONT];
+            let mut front = vec![0; FRONT as usize];
             let read = backing.read_at(&mut front, 0)?;
             let block_size = block_size(&front[..read], backing.metadata()?.len());
             let options =
@@ -64,30 +97,21 @@ impl BlockDevice {
                 _ => failure.because(why),
             }
         })?;
-        Ok(Self { node, _device: device })
+        Ok(Self { node, _device: Some(device) })
+    }
+
+    /// It is mounted, and needed no longer than that.
+    pub(super) fn go_with_its_mount(&self) -> Outcome {
+        if !KernelClient::has(&self.node) {
+            return Ok(());
+        }
+        let told = KernelClient::disconnect_on_close(&self.node);
+        told.or_fail(|| format!("cannot have {} go with its mount", self.node.shown()))
     }
 
     pub(super) fn node(&self) -> &Path {
         &self.node
     }
-}
-
-/// As much of a volume as tells its block size.
-const FRONT: usize = 4096;
-
-/// The block size of the device: 4096, unless what is on the volume was made for less.
-fn block_size(front: &[u8], size: u64) -> u32 {
-    const LARGE: u32 = 4096;
-    const SMALL: u32 = 512;
-    let at = |offset: usize, len: usize| front.get(offset..offset + len).unwrap_or_default();
-    // `sb_sectsize` of XFS is big-endian; `s_log_block_size` of ext4 counts doublings of 1 KiB; a partition table lies in the
-    // second block.
-    let made_for_less = match at(0, 4) {
-        b"XFSB" => at(102, 2) < &LARGE.to_be_bytes()[2..],
-        _ if at(1080, 2) == b"\x53\xef" => at(1048, 4) < &[2, 0, 0, 0][..],
-        _ => at(512, 8) == b"EFI PART" || at(510, 2) == b"\x55\xaa",
-    };
-    if made_for_less || !size.is_multiple_of(LARGE.into()) { SMALL } else { LARGE }
 }
 
 /// How often its size ext4 can grow to by its resize inode; by default it is 1,024, and the blocks kept for that are 4 MiB that
@@ -150,27 +174,4 @@ fn refuse_failed(output: &Output, what: &str) -> Outcome {
         .map(|text| String::from_utf8_lossy(text).trim().to_owned());
     let said = said.iter().find(|said| !said.is_empty()).map(|said| said.replace('\n', "; "));
     Err(Failure::new(what).because(said.unwrap_or_else(|| output.status.to_string())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_large_unless_something_was_made_for_small_ones() {
-        let with = |parts: &[(usize, &[u8])]| {
-            let mut front = vec![0; FRONT];
-            for (at, bytes) in parts {
-                front[*at..at + bytes.len()].copy_from_slice(bytes);
-            }
-            block_size(&front, 1 << 20)
-        };
-        assert_eq!(with(&[]), 4096);
-        assert_eq!(with(&[(0, b"XFSB"), (102, &[2, 0])]), 512);
-        assert_eq!(with(&[(0, b"XFSB"), (102, &[16, 0])]), 4096);
-        assert_eq!(with(&[(1080, b"\x53\xef"), (1048, &[0, 0, 0, 0])]), 512);
-        assert_eq!(with(&[(1080, b"\x53\xef"), (1048, &[2, 0, 0, 0])]), 4096);
-        assert_eq!(with(&[(512, b"EFI PART")]), 512);
-        assert_eq!(block_size(&[0; FRONT], 4096 + 512), 512);
-    }
 }

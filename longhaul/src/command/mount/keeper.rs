@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::attach::Background;
 use super::super::attach::kept::{HANDED_OVER, TRY_AGAIN, acknowledge, greet, greeting};
+use super::Via;
 use crate::control;
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
@@ -54,7 +55,7 @@ pub(super) struct Supervisor {
 
 /// What is handed to each of them.
 struct KernelFiles {
-    device: Device,
+    device: Option<Device>,
     record: File,
 }
 
@@ -74,12 +75,16 @@ enum Next {
 
 impl Supervisor {
     /// One for the processes that are started with these arguments, and ask at `socket`.
-    pub(super) fn new(mut arguments: Vec<OsString>, socket: PathBuf) -> Outcome<Self> {
+    pub(super) fn new(mut arguments: Vec<OsString>, socket: PathBuf, via: Via) -> Outcome<Self> {
         let what = || "cannot keep the mount".to_owned();
         let program = std::env::current_exe().or_fail(what)?;
         let rest = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
         arguments.splice(rest..rest, ["--kept-by".into(), socket.as_os_str().to_owned()]);
-        let device = open_device().or_fail(what)?;
+        let device = match via {
+            Via::Fuse => Some(open_device().or_fail(what)?),
+            // The kernel takes another connection in the place of one that is dead.
+            Via::Nbd => None,
+        };
         let record = memfd_create(c"longhaul-mount", MemfdFlags::CLOEXEC).or_fail(what)?;
         let kernel = Arc::new(KernelFiles { device, record: File::from(record) });
         Ok(Self { program, arguments, socket, kernel, state: None, is_own_program: false })
@@ -275,7 +280,7 @@ impl Listening {
         let (greeting, kernel) = (Arc::clone(&self.greeting), Arc::clone(&self.kernel));
         // It answers once it serves; if it ends before, so does the stream.
         let heard = spawn_blocking(move || {
-            let state = greet(&stream, &greeting, &kernel.device, &kernel.record)?;
+            let state = greet(&stream, &greeting, kernel.device.as_ref(), &kernel.record)?;
             Ok(state.map(|state| (state, stream)))
         });
         heard.await.map_err(io::Error::other)?

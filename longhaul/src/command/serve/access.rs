@@ -40,12 +40,16 @@ fn with_drives_of(config: &Config, client: policy::Client) -> policy::Client {
 }
 
 pub(super) fn client(client: &Client) -> Outcome<policy::Client> {
+    // Who is paused is known, and may use nothing.
+    let units = |units: &[_]| if client.paused { Vec::new() } else { units.to_vec() };
+    let all = || client.paused.then(Vec::new);
     Ok(policy::Client {
         initiator: client.initiator.clone(),
         account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
         key: client.key,
-        units: client.units.clone(),
-        read_only: client.read_only.clone(),
+        units: client.units.as_deref().map(units).or_else(all),
+        read_only: units(&client.read_only),
         protection: client.protection.0,
+        administers: client.administers && !client.paused,
     })
 }

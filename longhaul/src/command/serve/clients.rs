@@ -136,6 +136,8 @@ impl Live {
                 name: client.name.clone(),
                 volumes: client.units.as_deref().map(names),
                 read_only: names(&client.read_only),
+                administrator: client.administers,
+                paused: client.paused,
                 sessions: sessions.iter().filter(its).count(),
                 proves,
             }
@@ -434,7 +436,7 @@ fn text_of(file: &Path, config: &Config) -> Outcome<String> {
 }
 
 /// What is written must be read at the next start.
-fn refuse_mistakes(text: &str, file: &Path, config: &Config) -> Outcome {
+pub(super) fn refuse_mistakes(text: &str, file: &Path, config: &Config) -> Outcome {
     if config.origin.is_none() {
         return Config::parse_clients(text, file, &config.volumes).map(drop);
     }

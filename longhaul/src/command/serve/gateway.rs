@@ -19,7 +19,7 @@ use volume::{Shape, Volume as _};
 use super::live::{Live, OpenVolume};
 use super::{Remembered, discard, open_options, open_with, policy, served_before, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions};
-use crate::cluster::{Cluster, Reporter, RoleChanges};
+use crate::cluster::{Cluster, Media, Reporter, RoleChanges};
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::Offering;
@@ -76,6 +76,7 @@ struct Opening {
     stop: Stop,
     role: watch::Receiver<Role>,
     reporter: Reporter,
+    media: Media,
     /// It is tried many times.
     log_limiter: Arc<LineLimiter>,
 }
@@ -137,7 +138,8 @@ impl Opening {
         let noted = (self.state.as_deref(), served);
         let options = open_options(volume, noted, OnExchange::Warn);
         let options = unless_stopped(&self.stop, options).await?;
-        let options = OpenOptions { existing_only: true, ..options };
+        let ceph = self.media.ceph();
+        let options = OpenOptions { existing_only: true, ceph, ..options };
         open_with(volume, options, &self.stop).await
     }
 }
@@ -228,6 +230,7 @@ impl Live {
             stop: self.stop.clone(),
             role: cluster.roles(),
             reporter: cluster.reporter(),
+            media: cluster.media(),
             log_limiter: Arc::clone(&self.take_over_log),
         };
         let runtime = Handle::current();

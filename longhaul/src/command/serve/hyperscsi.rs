@@ -1,6 +1,7 @@
 //! HyperSCSI beside iSCSI: where it listens, and the node that serves the same volumes by it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
@@ -22,15 +23,25 @@ use crate::net::hyperscsi_link::with_limits;
 use crate::sealing::{self, new_cipher};
 use crate::site_key;
 use crate::stop::Stop;
-use crate::target::lun::TargetDevice;
+use crate::target::lun::{Administrator, TargetDevice};
 use crate::task::unless_broken;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, Uri};
 
 /// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
 const PACKET_MAX: usize = 9000;
 
-/// The links that a server listens on, with what their machines have to know.
-pub(super) struct Links(Vec<(Link, hyperscsi::Config)>);
+/// The links that servers listen on.
+#[derive(Default)]
+pub(super) struct Links(Vec<LinksOfOneKind>);
+
+/// Links that one server listens on.
+struct LinksOfOneKind {
+    links: Vec<Link>,
+    /// The interfaces of those of Ethernet.
+    interfaces: Vec<String>,
+    /// What its machine has to know.
+    config: hyperscsi::Config,
+}
 
 /// What the links of a configuration need to be opened.
 struct Needed {
@@ -70,9 +81,9 @@ async fn needed(config: &Config) -> Outcome<Option<Needed>> {
 /// Opens the links that the configuration names.
 pub(super) async fn listen(config: &Config) -> Outcome<Links> {
     let Some(Needed { places, identity, site_key }) = needed(config).await? else {
-        return Ok(Links(Vec::new()));
+        return Ok(Links::default());
     };
-    let mut links = Vec::new();
+    let mut links = Links::default();
     for place in places {
         let what = || format!("cannot listen on {place}");
         match &place {
@@ -81,7 +92,7 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
                     let link = Udp::bind(address).or_fail(what)?;
                     let config =
                         hyperscsi::Config::ip(identity.clone(), site_key.clone(), new_cipher);
-                    links.push((link.into(), config));
+                    links.add((link.into(), None), config);
                 }
             }
             HyperScsiServer::Ethernet { interface, .. } => {
@@ -90,12 +101,12 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
                     .into();
                 let mtu = link.sender().mtu().min(PACKET_MAX) as u16;
                 let (identity, site_key) = (identity.clone(), site_key.clone());
-                links
-                    .push((link, hyperscsi::Config::ethernet(identity, site_key, new_cipher, mtu)));
+                let config = hyperscsi::Config::ethernet(identity, site_key, new_cipher, mtu);
+                links.add((link, Some(interface.clone())), config);
             }
         }
     }
-    Ok(Links(links))
+    Ok(links)
 }
 
 /// Beyond loopback every member of the site could use the volumes unless clients are listed.
@@ -131,20 +142,41 @@ pub(super) fn offering(
 /// What serves HyperSCSI: nothing, if there are no links.
 pub(super) struct Servers {
     node: Arc<Node>,
-    servers: Vec<Server>,
+    /// Each with the interfaces of its links.
+    servers: Vec<(Server, Vec<String>)>,
 }
 
 impl Links {
-    /// The node beside that of iSCSI, and a server on each link.
+    /// Links of one kind have one server, so that a connection may have paths by all of them. It has the longest packet and
+    /// the timing of its links, which are the same therefore.
+    fn add(&mut self, (link, interface): (Link, Option<String>), config: hyperscsi::Config) {
+        let kind = |config: &hyperscsi::Config| (config.packet_max, config.timing);
+        match self.0.iter_mut().find(|of| kind(&of.config) == kind(&config)) {
+            Some(of) => {
+                of.links.push(link);
+                of.interfaces.extend(interface);
+            }
+            None => {
+                let (links, interfaces) = (vec![link], interface.into_iter().collect());
+                self.0.push(LinksOfOneKind { links, interfaces, config });
+            }
+        }
+    }
+
+    /// The node beside that of iSCSI, and a server on the links of each kind.
     pub(super) fn servers(
         self,
         offering: Offering,
         ports: Vec<Port>,
         (other, held): (&iscsi::Node, u64),
+        administrator: Arc<dyn Administrator>,
     ) -> Outcome<Servers> {
-        let node = Arc::new(Node::new(offering, ports, held, other));
-        let server =
-            |(link, config)| Server::new(Arc::clone(&node), link, with_limits(config), random());
+        let node = Node::new(offering, ports, held, other).with_administrator(administrator);
+        let node = Arc::new(node);
+        let server = |LinksOfOneKind { links, interfaces, config }| {
+            let server = Server::new(Arc::clone(&node), links, with_limits(config), random())?;
+            Ok::<_, io::Error>((server, interfaces))
+        };
         let servers: Result<Vec<_>, _> = self.0.into_iter().map(server).collect();
         let servers = servers.or_fail(|| "cannot serve HyperSCSI".to_owned())?;
         Ok(Servers { node, servers })
@@ -173,7 +205,7 @@ impl Servers {
     ) -> impl Future<Output = bool> + Send {
         // Each in a task of its own: none starves, or takes along, the others.
         let run = |server: Server| tokio::spawn(unless_broken(server.run(stop.clone())));
-        let runs: Vec<_> = self.servers.into_iter().map(run).collect();
+        let runs: Vec<_> = self.servers.into_iter().map(|(server, _)| run(server)).collect();
         async {
             let (other, all) = join(other, join_all(runs)).await;
             other && all.into_iter().all(has_ended)
@@ -181,26 +213,23 @@ impl Servers {
     }
 
     /// The URIs by which the volumes can be used.
-    pub(super) fn uris(
-        &self,
-        volumes: &[Served],
-        config: &Config,
-        pin: Option<PublicKey>,
-    ) -> Vec<Uri> {
-        let mut interfaces = config.listen.iter().filter_map(|Listen { at, .. }| match at {
-            ListenAt::HyperScsi(HyperScsiServer::Ethernet { interface, .. }) => Some(interface),
-            _ => None,
-        });
-        let place = |server: &Server| match server.local() {
-            host::link::Address::Ip { remote, .. } => Some(HyperScsiServer::Ip(reachable(remote))),
-            host::link::Address::Ethernet(mac) => {
-                let interface = interfaces.next()?.clone();
-                Some(HyperScsiServer::Ethernet { interface, mac: Some(mac) })
-            }
-        };
-        let places: Vec<_> = self.servers.iter().filter_map(place).collect();
+    pub(super) fn uris(&self, volumes: &[Served], pin: Option<PublicKey>) -> Vec<Uri> {
+        let mut places = Vec::new();
+        for (server, interfaces) in &self.servers {
+            let mut interfaces = interfaces.iter().cloned();
+            places.extend(server.locals().filter_map(|local| match local {
+                host::link::Address::Ip { remote, .. } => {
+                    Some(HyperScsiServer::Ip(reachable(remote)))
+                }
+                host::link::Address::Ethernet(mac) => {
+                    let interface = interfaces.next()?;
+                    Some(HyperScsiServer::Ethernet { interface, mac: Some(mac) })
+                }
+            }));
+        }
         let uri = |volume: &Served, server: &HyperScsiServer| {
-            Uri::from(HyperScsiUri { server: server.clone(), volume: volume.name.clone(), pin })
+            let (server, volume) = (server.clone(), volume.name.clone());
+            Uri::from(HyperScsiUri { server, volume, pin, paths: Vec::new() })
         };
         let uris = volumes.iter().flat_map(|volume| places.iter().map(move |at| uri(volume, at)));
         uris.collect()

@@ -16,6 +16,7 @@ use super::closing::Closings;
 use super::invitations::OpenInvitations;
 use super::limits::limits;
 use super::movements::Movements;
+use super::pending_edit::PendingEdit;
 use super::portals::list as places;
 use super::{
     LEVEL, Remembered, clients_of, conflicts, discard, disks, note_sizes, open, policy,
@@ -64,6 +65,8 @@ pub(super) struct Live {
     pub(super) take_over_log: Arc<LineLimiter>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
+    /// A change of the file that is not in force yet.
+    pub(super) pending_edit: Option<PendingEdit>,
     /// By which initiators have cartridges moved.
     movements: Movements,
     /// Who the server is, and where it listens, as clients are told.
@@ -119,6 +122,7 @@ impl Live {
             cluster,
             take_over_log: Arc::new(LineLimiter::of_retries()),
             invitations,
+            pending_edit: None,
             movements,
             known_as,
         }
@@ -398,7 +402,8 @@ impl Live {
 
     /// Closes everything, after the sessions have ended.
     /// `is_idle` says that no session was dropped, of which a write may be under way.
-    pub(super) async fn close(self, is_idle: bool) -> Outcome {
+    pub(super) async fn close(mut self, is_idle: bool) -> Outcome {
+        self.pending_edit.take().into_iter().for_each(PendingEdit::undo);
         let Self { open_volumes, closings, node, beside, config, cluster, .. } = self;
         drop((node, beside));
         let closed = close_volumes(open_volumes, (config.state, is_idle)).await;

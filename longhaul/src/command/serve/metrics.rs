@@ -197,18 +197,21 @@ const OF_PATHS: [Value<PathStatus>; 4] = [
 ];
 
 fn paths(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
-    // The sessions of one connection have one way.
+    // The sessions of one connection have the same ways.
     let paths: BTreeMap<_, _> = status
         .sessions
         .iter()
-        .filter_map(|one| Some(((one.client.as_deref()?, one.address.as_str()), one.path?)))
+        .filter_map(|one| Some((one.client.as_deref()?, one.address.as_str(), &one.paths)))
+        .flat_map(|(client, address, paths)| {
+            paths.iter().map(move |path| ((client, address, path.path.to_string()), path))
+        })
         .collect();
     if paths.is_empty() {
         return Ok(());
     }
     for (kind, name, help, value) in OF_PATHS {
-        let samples = paths.iter().map(|((client, address), path)| {
-            ([("client", *client), ("address", *address)], value(path))
+        let samples = paths.iter().map(|((client, address, number), path)| {
+            ([("client", *client), ("address", *address), ("path", number.as_str())], value(path))
         });
         family(encoder, kind, name, help, samples)?;
     }
@@ -346,7 +349,7 @@ mod tests {
             target_port: 1,
             seconds: 1,
             activity: Activity::default(),
-            path: Some(path),
+            paths: vec![path],
         }
     }
 

@@ -8,10 +8,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::administration::Administered;
+use super::config_edit::Edited;
 use super::gateway::Done;
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use super::movements::{Moved, MovementAsked};
+use super::pending_edit::PendingEdit;
 use crate::cluster::RoleChanges;
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -29,6 +32,9 @@ const NOT_YET: &str = "not applied yet: the volumes that are new are still being
 /// What those are told who ask for something that a reload may change.
 const RELOADING: &str = "the server is reading its file again: try it in a moment";
 
+/// What begins a request about the configuration file.
+const CONFIG: &str = "config ";
+
 /// What those are told whose reload was given up.
 const REPLACED: &str = "not applied: another reload has taken its place";
 const ENDING: &str = "not applied: the server ends";
@@ -40,6 +46,7 @@ pub(super) struct Events {
     newcomers: Waiting,
     role_changes: Option<RoleChanges>,
     moved: Moved,
+    administered: Administered,
     /// The volumes of a cluster are being opened or closed.
     work: Option<JoinHandle<Done>>,
     /// What means a reload, if anything does.
@@ -74,13 +81,13 @@ enum Event {
 }
 
 /// What tells of events besides signals.
-type Sources = (Option<Control>, Waiting, Option<RoleChanges>, Moved);
+type Sources = (Option<Control>, Waiting, Option<RoleChanges>, Moved, Administered);
 
 impl Events {
     /// Runs `serving`. What `hangup` tells of means a reload.
     pub(super) fn new(
         serving: impl Future<Output = bool> + Send + 'static,
-        (control, newcomers, role_changes, moved): Sources,
+        (control, newcomers, role_changes, moved, administered): Sources,
         stop: Stop,
         hangup: Option<Signal>,
     ) -> Self {
@@ -92,6 +99,7 @@ impl Events {
             newcomers,
             role_changes,
             moved,
+            administered,
             work,
             hangup,
             stop,
@@ -114,6 +122,7 @@ impl Events {
             }
             () = hung_up(self.hangup.as_mut()) => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
+            Some(request) = self.administered.next() => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
             Some(asked) = self.moved.recv() => Event::Move(asked),
             role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => {
@@ -175,6 +184,9 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
             }
             Event::Ended(outcome) => Some(outcome),
             Event::Hangup => reload(live, &mut events, Vec::new()).await,
+            Event::Asked(request) if request.verb.starts_with(CONFIG) => {
+                edit(live, &mut events, request).await
+            }
             Event::Asked(request) => match live.administer(&request.verb).await {
                 Some(answer) => {
                     request.answer(answer);
@@ -216,12 +228,23 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
         "reload" => return Some(request),
         "cluster show" => live.cluster_status(),
         "clients" | "cluster move" => Err(Failure::new(RELOADING)),
-        other if other.starts_with("invite ") || other.starts_with("media ") => {
+        other if ["invite ", "media ", CONFIG].iter().any(|verb| other.starts_with(verb)) => {
             Err(Failure::new(RELOADING))
         }
         other => Err(Failure::new(format!("there is no request `{other}`"))),
     };
     request.answer(answer);
+    None
+}
+
+/// Shows the file, or changes it and reads it again. How the server has ended, if it has.
+async fn edit(live: &mut Live, events: &mut Events, request: Request) -> Option<Outcome<bool>> {
+    let asked = request.verb.strip_prefix(CONFIG).unwrap_or_default().to_owned();
+    match live.edit(&asked).await {
+        Ok(Edited::Changed) => return reload(live, events, vec![request]).await,
+        Ok(Edited::Answered(answer)) => request.answer(Ok(answer)),
+        Err(why) => request.answer(Err(why)),
+    }
     None
 }
 
@@ -340,6 +363,14 @@ impl Reload {
     }
 
     fn give_up(&mut self, why: &'static str) {
+        if why == REPLACED {
+            // A change of the file is in what is read next.
+            let asked = std::mem::take(&mut self.asked).into_iter();
+            let (edits, others) = asked.partition(|request| request.verb.starts_with(CONFIG));
+            let edits: Vec<_> = edits;
+            self.again.get_or_insert_default().extend(edits);
+            self.asked = others;
+        }
         self.given_up = Some(why);
         if let Some(stopper) = self.stopper.take() {
             stopper.call();
@@ -367,10 +398,12 @@ fn due<'a>(asked: impl Iterator<Item = &'a Request>) -> Option<Instant> {
 fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
     match prepared.map(|prepared| live.apply(prepared)) {
         Ok(applied) => {
+            live.pending_edit = None;
             systemd::ready(&live.summary());
             tokio::spawn(report(applied, asked));
         }
         Err(why) => {
+            live.pending_edit.take().into_iter().for_each(PendingEdit::undo);
             tracing::error!(
                 "configuration not applied, nothing has changed: {}",
                 why.on_one_line()

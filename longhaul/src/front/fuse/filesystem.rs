@@ -17,9 +17,8 @@ use volume::{Durability, Shape, Volume};
 
 use super::connection::{Connection, End, Requests, WRITE_MAX};
 use super::mapping::{attributes, block_size, errno, is_news};
-use super::record::Record;
 use super::requests::{Allocation, ByteVolume};
-use crate::front::Clients;
+use crate::front::{Clients, Record};
 use crate::log_limiter::{LineLimiter, Permit};
 
 /// Asynchronous requests that the kernel has under way at a time. A loop device has 128.

@@ -3,18 +3,16 @@
 //! `proto::fuse` has the protocol with the kernel, [`connection`] the descriptor that speaks it. [`filesystem`] answers: the
 //! root of the file system is one regular file, mounted over a file. [`requests`] says what a request means to a volume,
 //! [`mapping`] what its failures mean to the kernel; [`server`] mounts, and ends; [`mount_point`] is the file it is mounted
-//! over, [`mount`] how. [`record`] is what a successor has to know, should this process end before the mount.
+//! over, [`mount`] how.
 
 mod connection;
 mod filesystem;
 mod mapping;
 mod mount;
 mod mount_point;
-mod record;
 mod requests;
 mod server;
 
 pub use mount::{Device, open_device};
 pub use mount_point::MountError;
-pub use record::Record;
-pub use server::{HandOverError, Server, Takeover};
+pub use server::{Server, Takeover};

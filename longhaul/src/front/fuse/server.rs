@@ -14,8 +14,7 @@ use super::connection::{Connection, End, ReadingStopper, Requests, stopper};
 use super::filesystem::File;
 use super::mount::{Device, mount};
 use super::mount_point::{HELPER, MountError, MountPoint, detach};
-use super::record::Record;
-use crate::front::Clients;
+use crate::front::{Clients, HandOverError, Record};
 use crate::printable::Shown as _;
 use crate::stop::Stop;
 
@@ -260,17 +259,6 @@ impl Server {
     fn lock(&self) -> std::sync::MutexGuard<'_, Reader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Why a mount cannot be handed over.
-#[derive(Debug, thiserror::Error)]
-pub enum HandOverError {
-    /// What was acknowledged cannot be made stable.
-    #[error(transparent)]
-    Flush(#[from] volume::Error),
-    /// The system refused to go on.
-    #[error(transparent)]
-    System(#[from] io::Error),
 }
 
 /// Whoever has the file open, a loop device for one, keeps the mount busy: then it is taken out of sight only.

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Address, Command, ConnectionId, Device, Ended, Endpoint, Handle, Level, PathStats, Reply,
-    Request, TaskFunction, TaskResponse,
+    Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request, TaskFunction,
+    TaskResponse,
 };
 use proto::identity::PublicKey;
 use proto::scsi::{Status, lun};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::node::{Entry, Node, Path, SessionInfo, identity};
+use super::node::{Entry, Node, Paths, SessionInfo, identity};
 use super::tasks::{Arrival, Tasks};
 use crate::target::lun::{Initiator, Response, TargetDevice};
 use crate::target::sessions::{
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     client: PublicKey,
     port: u64,
     peer: String,
-    path: Arc<Path>,
+    paths: Arc<Paths>,
     sessions: Vec<Session>,
     /// The session and the unit of each device, by its handle; nothing where that disk is not served any more.
     devices: Vec<Option<(usize, u16)>>,
@@ -92,14 +92,6 @@ pub(super) enum Refusal {
     Full,
 }
 
-/// How a client is called where it is.
-pub(super) fn shown(from: Endpoint) -> String {
-    match from.address {
-        Address::Ethernet(octets) => host::link::Mac(octets).to_string(),
-        Address::Ip(address) => address.to_string(),
-    }
-}
-
 /// Makes the sessions of an initiator port of a client that has proven its key, once those that they replace have ended.
 pub(super) async fn admit(
     node: &Node,
@@ -107,10 +99,10 @@ pub(super) async fn admit(
     peer: String,
 ) -> Result<Admitted, Refusal> {
     let (mut sessions, mut places, mut devices) = (Vec::new(), Vec::new(), Vec::new());
-    let path = Arc::<Path>::default();
+    let paths = Arc::<Paths>::default();
     for (target, volumes) in node.volumes(client) {
         let identity = identity(client, port, &target);
-        let info = || SessionInfo { peer: peer.clone(), path: Arc::clone(&path) };
+        let info = || SessionInfo { peer: peer.clone(), paths: Arc::clone(&paths) };
         let handle = loop {
             match node.sessions().add(&identity, node.quota(), info) {
                 Ok(handle) => break handle,
@@ -133,7 +125,7 @@ pub(super) async fn admit(
         let (handles, tasks) = (first..places.len() as u16, Tasks::new(&node.pools));
         sessions.push(Session { handles, device, tasks, handle });
     }
-    let connection = Connection { client, port, peer, path, sessions, devices: places };
+    let connection = Connection { client, port, peer, paths, sessions, devices: places };
     if devices.is_empty() {
         return Err(Refusal::Unknown);
     }
@@ -154,9 +146,9 @@ impl Connection {
         &self.peer
     }
 
-    /// Notes how the way to its client is.
-    pub(super) fn note_path(&self, stats: &PathStats) {
-        self.path.note(stats);
+    /// Notes how the ways to its client are.
+    pub(super) fn note_paths(&self, stats: &[PathStats]) {
+        self.paths.note(stats);
     }
 
     fn find(&mut self, device: Handle) -> Option<(&mut Session, u16)> {

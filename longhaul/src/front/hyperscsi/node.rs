@@ -1,7 +1,6 @@
 //! What is served by HyperSCSI, to whom.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use host::link;
@@ -14,7 +13,8 @@ use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::rights::Rights;
 
 use crate::front::iscsi;
-use crate::target::lun::TargetDevice;
+use crate::net::hyperscsi_link::shown;
+use crate::target::lun::{Administrator, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::{self, Authorization};
 use crate::target::sessions::{ClientQuota, Identity, SessionEntry, Sessions};
@@ -41,51 +41,32 @@ pub struct Offering {
 pub(super) struct SessionInfo {
     /// Where its client is.
     pub(super) peer: String,
-    /// How the way there is.
-    pub(super) path: Arc<Path>,
+    /// How the ways there are.
+    pub(super) paths: Arc<Paths>,
 }
 
-/// How the way to a client is: written by the server's task now and then, read by anyone.
+/// How the ways to a client are: written by the server's task now and then, read by anyone.
 #[derive(Debug, Default)]
-pub(super) struct Path {
-    rtt_us: AtomicU64,
-    window: AtomicU64,
-    in_flight: AtomicU64,
-    sent: AtomicU64,
-    lost: AtomicU64,
-    forged: AtomicU64,
-    epoch: AtomicU64,
+pub(super) struct Paths(Mutex<Vec<PathStatus>>);
+
+impl Paths {
+    pub(super) fn note(&self, stats: &[PathStats]) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.clear();
+        noted.extend(stats.iter().map(path_status));
+    }
+
+    fn status(&self) -> Vec<PathStatus> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
-impl Path {
-    pub(super) fn note(&self, stats: &PathStats) {
-        let PathStats { rtt, window, in_flight, sent, lost, forged, epoch, .. } = *stats;
-        let rtt_us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
-        for (place, value) in [
-            (&self.rtt_us, rtt_us),
-            (&self.window, window),
-            (&self.in_flight, in_flight),
-            (&self.sent, sent),
-            (&self.lost, lost),
-            (&self.forged, forged),
-            (&self.epoch, epoch),
-        ] {
-            place.store(value, Ordering::Relaxed);
-        }
-    }
-
-    fn status(&self) -> PathStatus {
-        let value = |place: &AtomicU64| place.load(Ordering::Relaxed);
-        PathStatus {
-            rtt_us: value(&self.rtt_us),
-            window: value(&self.window),
-            in_flight: value(&self.in_flight),
-            sent: value(&self.sent),
-            lost: value(&self.lost),
-            forged: value(&self.forged),
-            epoch: value(&self.epoch),
-        }
-    }
+fn path_status(stats: &PathStats) -> PathStatus {
+    let PathStats { path, state, endpoint, rtt, .. } = *stats;
+    let PathStats { window, in_flight, sent, lost, forged, epoch, .. } = *stats;
+    let rtt_us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
+    let (state, address) = (state.name().to_owned(), shown(endpoint));
+    PathStatus { path, state, address, rtt_us, window, in_flight, sent, lost, forged, epoch }
 }
 
 /// A session, as the node knows it.
@@ -105,6 +86,13 @@ impl Authorization for Admittance {
         let Identity { client, target, .. } = &session.identity;
         let ClientId::Key(key) = client else { return None };
         self.policy.rights_of_key(*key, target.as_deref()?)
+    }
+
+    fn administers(&self, session: &Entry) -> bool {
+        match &session.identity.client {
+            ClientId::Key(key) => self.policy.key_administers(*key),
+            _ => false,
+        }
     }
 
     fn keeps(&self, _before: &Self, _session: &Entry) -> bool {
@@ -132,6 +120,13 @@ impl Node {
         Self { target, pools: Pools::new(held, held), links: Mutex::default() }
     }
 
+    /// The same node, whose clients may administer the server, where they are listed so.
+    #[must_use]
+    pub fn with_administrator(mut self, administrator: Arc<dyn Administrator>) -> Self {
+        self.target.set_administrator(administrator);
+        self
+    }
+
     /// Puts `offering` in place of what was served. Sessions that it still permits are not disturbed; the others are
     /// ended. Returns how many these are, and a future that ends when none of their commands runs any more.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
@@ -145,7 +140,7 @@ impl Node {
         let mut status = Status::of(&self.target, |session| session.peer.clone());
         for session in &mut status.sessions {
             let entry = self.target.sessions.find(session.number);
-            session.path = entry.map(|entry| entry.transport.path.status());
+            session.paths = entry.map_or_else(Vec::new, |entry| entry.transport.paths.status());
         }
         status.links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
         status

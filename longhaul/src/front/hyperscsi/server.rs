@@ -1,4 +1,4 @@
-//! The server on one link: its protocol machine, and a session with each target for each connection.
+//! The server on one link or several: its protocol machine, and a session with each target for each connection.
 //!
 //! One task polls all of it by hand, as everything it waits for may be ready at once, and owns all state of all
 //! connections: there is no lock and no hop between tasks on the way of a command.
@@ -22,9 +22,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::connection::{Admitted, Connection, EndOfConnection, Managing, Refusal, admit, shown};
+use super::connection::{Admitted, Connection, EndOfConnection, Managing, Refusal, admit};
 use super::node::Node;
-use crate::net::hyperscsi_link::Wire;
+use crate::net::hyperscsi_link::{Wire, shown};
 use crate::stop::Stop;
 
 /// Connections that one client has at a time, by whatever ports: each may have data of 64 MiB under way to the server, which are
@@ -48,7 +48,7 @@ struct Undecided {
     abort: AbortHandle,
 }
 
-/// A HyperSCSI server on one link.
+/// A HyperSCSI server on links of one kind, which its connections share.
 pub struct Server {
     node: Arc<Node>,
     wire: Wire,
@@ -64,17 +64,23 @@ pub struct Server {
     note_at: Time,
 }
 
+/// The addresses of links, as one text.
+fn names(wire: &Wire) -> String {
+    wire.locals().map(|local| local.to_string()).collect::<Vec<_>>().join(" ")
+}
+
 impl Server {
-    /// Serves `node` on `link`.
+    /// Serves `node` on `links`.
     pub fn new(
         node: Arc<Node>,
-        link: impl Into<link::Link>,
+        links: Vec<link::Link>,
         config: Config,
         random: Fill,
     ) -> io::Result<Self> {
-        let wire = Wire::new(link)?;
+        let wire = Wire::new(links)?;
         // Another server of this identity resets nothing of this one.
-        let config = Config { place: wire.local().to_string().into_bytes().into(), ..config };
+        let place = names(&wire).into_bytes().into();
+        let config = Config { place, ..config };
         let machine = Machine::new(wire.now(), config, random);
         Ok(Self {
             node,
@@ -90,9 +96,8 @@ impl Server {
     }
 
     /// Where it listens.
-    #[must_use]
-    pub fn local(&self) -> link::Address {
-        self.wire.local()
+    pub fn locals(&self) -> impl Iterator<Item = link::Address> {
+        self.wire.locals()
     }
 
     /// Serves until `stop` is called, then ends all sessions. Says whether none of their commands runs any more.
@@ -102,13 +107,14 @@ impl Server {
             () = stop.called() => None,
         };
         if let Some(why) = broken {
-            tracing::error!(link = %self.local(), %why, "the link broke: nothing is served there any more");
+            let link = names(&self.wire);
+            tracing::error!(link, %why, "the link broke: nothing is served there any more");
         }
         self.close_all();
         // The word that it is over has to leave; who does not hear it finds out by itself.
         let (wire, machine) = (&mut self.wire, &mut self.machine);
-        let _ =
-            poll_fn(|cx| Poll::Ready(wire.poll_send(cx, |now| machine.poll_transmit(now)))).await;
+        let mut next = |now, takes: &dyn Fn(_) -> bool| machine.poll_transmit_by(now, takes);
+        let _ = poll_fn(|cx| Poll::Ready(wire.poll_send(cx, &mut next))).await;
         let ended = async { while self.ending.join_next().await.is_some() {} };
         timeout(STOP_MAX, ended).await.is_ok()
     }
@@ -149,7 +155,7 @@ impl Server {
         any |= self.poll_admissions(cx) | self.poll_connections(cx) | self.poll_managing(cx);
         while let Poll::Ready(Some(_)) = self.ending.poll_join_next(cx) {}
         let machine = &mut self.machine;
-        any |= self.wire.poll_send(cx, |now| machine.poll_transmit(now))?;
+        any |= self.wire.poll_send(cx, |now, takes| machine.poll_transmit_by(now, takes))?;
         self.note();
         Ok(any)
     }
@@ -161,11 +167,11 @@ impl Server {
             return;
         }
         self.note_at = now + NOTED_EVERY;
-        self.node.note_losses(self.wire.local().to_string(), self.wire.losses());
+        for (link, losses) in self.wire.losses() {
+            self.node.note_losses(link.to_string(), losses);
+        }
         for (id, connection) in &self.connections {
-            if let Some(stats) = self.machine.path(*id) {
-                connection.note_path(&stats);
-            }
+            connection.note_paths(&self.machine.paths(*id));
         }
     }
 

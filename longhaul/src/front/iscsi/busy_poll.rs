@@ -1,8 +1,8 @@
 //! Whether a session that has nothing to do polls its sockets before it sleeps.
 //!
-//! An initiator that has one command outstanding sends the next some ten microseconds after the response. To put the
-//! processor to sleep for that and to be woken costs more than the command, so a session polls for a little while first,
-//! as long as that pays. After a wait that was longer it sleeps, until its initiator has been fast some times in a row:
+//! An initiator that has one command outstanding sends the next some ten microseconds after the response, in a virtual
+//! machine some hundred, as it was asleep itself. To put the processor to sleep for that and to be woken costs more than
+//! the command, so a session polls for a little while first, as long as that pays. After a wait that was longer it sleeps, until its initiator has been fast some times in a row:
 //! the more often, the more often polling was in vain. An idle session costs nothing.
 
 use std::pin::pin;
@@ -19,9 +19,9 @@ const POLLS: u32 = 4;
 /// How much longer a wait is during which the session sleeps: both ends have to be woken.
 const SLEEP_FACTOR: u32 = 2;
 
-/// The most fast commands in a row that are needed before it polls again: where polling never pays it costs a fiftieth
-/// of a window for each command.
-const NEEDED_MAX: u32 = 50;
+/// The most fast commands in a row that are needed before it polls again: where polling never pays it costs a two
+/// hundredth of a window for each command.
+const NEEDED_MAX: u32 = 200;
 
 /// Whether to poll again or to sleep.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::login::target::{Config, Established};
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::Sealing;
+use proto::iscsi::sealed::{Protection, Sealing};
 use proto::iscsi::target::{Budget, Joining, Session, Setup, TargetRecord, WINDOW};
 use proto::iscsi::text::TEXT_MAX;
 use proto::scsi::ports::{AccessState, Port};
@@ -20,7 +20,7 @@ use super::enrolment::Enrolment;
 use super::joining::{Entry, SessionInfo};
 use crate::log_limiter::LogLimiter;
 use crate::target;
-use crate::target::lun::{TRANSFER_MAX, TargetDevice};
+use crate::target::lun::{Administrator, TRANSFER_MAX, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::Authorization;
 use crate::target::sessions::{ClientQuota, EndReason, Sessions};
@@ -97,7 +97,7 @@ impl Default for Limits {
             held_by_session: TRANSFER_MAX.into(),
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
-            awake: Duration::from_micros(50),
+            awake: Duration::from_micros(200),
             stop: Duration::from_secs(2),
             slow: Duration::from_secs(5),
         }
@@ -192,6 +192,12 @@ impl Authorization for Admittance {
         self.login.policy.rights(initiator, &session.identity.client, target.as_ref()?)
     }
 
+    fn administers(&self, session: &Entry) -> bool {
+        let is_encrypted = session.transport.protection == Some(Protection::Encrypt);
+        let (initiator, client) = (&session.transport.initiator, &session.identity.client);
+        is_encrypted && self.login.policy.administers(initiator, client)
+    }
+
     fn keeps(&self, before: &Self, session: &Entry) -> bool {
         let SessionInfo { initiator, target, .. } = &session.transport;
         let (policy, past, client) =
@@ -274,6 +280,13 @@ impl Node {
     #[must_use]
     pub fn with_enrolment(self, enrolment: Arc<dyn Enrolment>) -> Self {
         Self { enrolment: Some(enrolment), ..self }
+    }
+
+    /// The same node, whose clients may administer the server, where they are listed so.
+    #[must_use]
+    pub fn with_administrator(mut self, administrator: Arc<dyn Administrator>) -> Self {
+        self.target.set_administrator(administrator);
+        self
     }
 
     fn with_login(mut self, change: impl FnOnce(&mut Config)) -> Self {

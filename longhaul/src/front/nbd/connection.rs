@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use proto::nbd::{
-    self, Command, Errno, ErrorReply, Event, Export, Machine, Reply, Request, Violation,
-};
+use proto::nbd::{self, Command, Errno, ErrorReply, Event, Machine, Reply, Request, Violation};
 use proto::time::Time;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -59,6 +57,8 @@ pub(super) struct Shutdown {
     pub(super) busy: Option<mpsc::Sender<()>>,
     /// Then the client is hung up on.
     pub(super) end: Stop,
+    /// From then on nothing is taken from the socket; what was asked before is answered, and the client hung up on.
+    pub(super) pause: Stop,
 }
 
 /// Serves one client until it leaves or is to be hung up on; what runs by then is finished and answered. Even if the
@@ -67,10 +67,10 @@ pub(super) struct Shutdown {
 pub(super) async fn serve(
     stream: Arc<UnixStream>,
     volume: Arc<dyn Volume>,
-    export: Export,
+    machine: Machine,
     mut shutdown: Shutdown,
 ) -> Result<(), Broken> {
-    let mut connection = Connection::new(stream, export);
+    let mut connection = Connection::new(stream, machine);
     let mut in_flight = FuturesUnordered::new();
     let begin = |request| perform(Arc::clone(&volume), request);
     let served = unless_broken(connection.serve(&mut in_flight, begin, &mut shutdown)).await;
@@ -95,8 +95,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: Arc<UnixStream>, export: Export) -> Self {
-        let machine = Machine::new(export);
+    fn new(stream: Arc<UnixStream>, machine: Machine) -> Self {
         Self {
             inner: connection::Connection::new(stream),
             machine,
@@ -114,9 +113,10 @@ impl Connection {
         begin: impl Fn(Request) -> F,
         shutdown: &mut Shutdown,
     ) -> Result<(), Broken> {
-        let Shutdown { stop, busy, end } = shutdown;
+        let Shutdown { stop, busy, end, pause } = shutdown;
         // Made once: each request would pay for new ones.
         let (mut stopped, mut ended) = (pin!(stop.called()), pin!(end.called()));
+        let mut paused = pin!(pause.called());
         let mut silent = pin!(tokio::time::sleep(HANDSHAKE_MAX));
         loop {
             while in_flight.len() < REQUESTS_MAX && self.has_room() {
@@ -145,6 +145,7 @@ impl Connection {
                 ready = self.ready(admits) => ready?,
                 () = &mut silent, if !self.machine.is_ready() => return Err(Broken::Silent),
                 () = &mut stopped, if !self.stopped => self.stopped = true,
+                () = &mut paused, if !self.closing => self.closing = true,
                 // The server calls it only after the stop.
                 () = &mut ended, if self.stopped && !self.closing => self.closing = true,
             }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proto::nbd::Export;
+use proto::nbd::{Export, Machine};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::net::{UnixListener, UnixStream};
@@ -117,7 +117,7 @@ impl Server {
                 stream = self.accept(), if connections.len() < CONNECTIONS_MAX => {
                     number += 1;
                     let volume = Arc::clone(&volume);
-                    let shutdown = Shutdown { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone() };
+                    let shutdown = Shutdown { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone(), pause: Stop::default() };
                     let stream = Arc::new(stream);
                     let guard = order.register(&stream);
                     let conversation = serve(number, guard, stream, volume, export.clone(), shutdown);
@@ -198,7 +198,7 @@ async fn serve(
         () = guard.wait_for_predecessors(number) => {}
         () = shutdown.stop.called() => return,
     }
-    match connection::serve(stream, volume, export, shutdown).await {
+    match connection::serve(stream, volume, Machine::new(export), shutdown).await {
         Ok(()) => tracing::debug!(number, "NBD client left"),
         // Clients that have what they wanted often just go.
         Err(Broken::Socket(why)) => tracing::debug!(number, %why, "NBD client is gone"),

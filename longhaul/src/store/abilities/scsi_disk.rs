@@ -80,6 +80,7 @@ impl<T: Transport<Session: Described>> Probe for Disk<T> {
                 transport: session.transport(),
                 unsolicited: session.limits().unsolicited,
                 round_trip,
+                device_type: standard.device_type(),
                 vendor: standard.vendor.clone(),
                 product: standard.product.clone(),
                 revision: standard.revision.clone(),

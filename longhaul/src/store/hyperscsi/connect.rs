@@ -1,7 +1,7 @@
 //! From the name of a server to a session with it.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub(super) async fn log_in(
     (port, within): (u64, Duration),
     stalls: Stalls,
 ) -> Result<Session, SessionError> {
-    let connected = connect(&volume.server, credentials, (port, within)).await?;
+    let places = (&volume.server, &volume.paths[..]);
+    let connected = connect(places, credentials, (port, within)).await?;
     let Connected { shared, ready } = connected;
     let Ready { devices, data_max, choose } = ready;
     let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
@@ -62,29 +63,58 @@ pub async fn volumes(
     server: &Server,
     credentials: &Credentials,
 ) -> Result<Vec<String>, SessionError> {
-    let connecting = connect(server, credentials, (random_port(), CONNECT_WITHIN));
+    let connecting = connect((server, &[]), credentials, (random_port(), CONNECT_WITHIN));
     let connected = warn_if_slow(server, connecting).await?;
     let devices = connected.ready.devices;
     Ok(devices.into_iter().map(|device| device.name.into()).collect())
 }
 
-/// Tries the addresses of a server until one answers. They share the time.
+/// A place where a server may be reached.
+#[derive(Clone, Copy)]
+struct Place<'s> {
+    server: &'s Server,
+    address: Address,
+}
+
+/// Tries the addresses of a server, then its paths, until one answers; the others are its paths then. They share the
+/// time.
 async fn connect(
-    server: &Server,
+    (server, paths): (&Server, &[Server]),
     credentials: &Credentials,
     (port, within): (u64, Duration),
 ) -> Result<Connected, SessionError> {
+    let own = addresses(server).await?;
+    let own: Vec<_> = own.into_iter().map(|address| Place { server, address }).collect();
+    let others = path_places(paths).await;
     let mut last = None;
-    let addresses = addresses(server).await?;
-    let each = within / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
-    for address in addresses {
-        match connect_to((server, address), credentials, (port, each)).await {
+    let count = own.len() + others.len();
+    let each = within / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    for place in own.iter().chain(&others) {
+        let is_own = own.iter().any(|one| one.address == place.address);
+        // Of its own addresses one will do; who is only looked for is not found twice.
+        let first = own.first().filter(|one| !is_own && one.address != Address::BROADCAST);
+        let further = others.iter().filter(|one| one.address != place.address);
+        let places: Vec<_> = [place].into_iter().chain(first).chain(further).copied().collect();
+        match connect_to((server, &places), credentials, (port, each)).await {
             Ok(connected) => return Ok(connected),
             Err(why) => last = Some(why),
         }
     }
     let none = || SessionError::Lookup(server.clone(), ErrorKind::NotFound.into());
     Err(last.unwrap_or_else(none))
+}
+
+/// The addresses of further paths: one of each, as far as they are known.
+async fn path_places(paths: &[Server]) -> Vec<Place<'_>> {
+    let mut places = Vec::new();
+    for server in paths {
+        match addresses(server).await.map(|found| found.first().copied()) {
+            Ok(Some(address)) => places.push(Place { server, address }),
+            Ok(None) => tracing::warn!(%server, "the path is left out: it has no address"),
+            Err(why) => tracing::warn!(%server, %why, "the path is left out"),
+        }
+    }
+    places
 }
 
 async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
@@ -99,13 +129,15 @@ async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
     }
 }
 
+/// Connects to the first of these places; the others are further paths.
 async fn connect_to(
-    (server, address): (&Server, Address),
+    (server, places): (&Server, &[Place<'_>]),
     credentials: &Credentials,
     (port, within): (u64, Duration),
 ) -> Result<Connected, SessionError> {
     let socket = |why| SessionError::Socket(server.clone(), why);
-    let wire = Wire::new(open(server, address)?).map_err(socket)?;
+    let links: Result<Vec<_>, _> = places.iter().map(open).collect();
+    let wire = Wire::new(links?).map_err(socket)?;
     let Credentials { identity, site_key, pin } = credentials.clone();
     let config = match server {
         Server::Ip(_) => Config::ip(identity, site_key, new_cipher),
@@ -115,11 +147,17 @@ async fn connect_to(
         }
     };
     let config = Config { port, ..with_limits(config) };
-    let remote = Remote { endpoint: Endpoint { link: LinkId::default(), address }, pin };
-    let machine = Client::new(wire.now(), config, remote, random());
+    let endpoints = (0..).zip(places);
+    let mut endpoints =
+        endpoints.map(|(link, place)| Endpoint { link: LinkId(link), address: place.address });
+    let Some(endpoint) = endpoints.next() else {
+        return Err(SessionError::Lookup(server.clone(), ErrorKind::NotFound.into()));
+    };
+    let machine = Client::new(wire.now(), config, Remote { endpoint, pin }, random());
     let shared = Arc::<Shared>::default();
     let (sender, ready) = oneshot::channel::<Ready>();
-    let driver = Driver::new(server.clone(), (wire, machine), Arc::clone(&shared), sender);
+    let means = (wire, machine, endpoints.collect());
+    let driver = Driver::new(server.clone(), means, Arc::clone(&shared), sender);
     tokio::spawn(driver.run());
     match timeout(within, ready).await {
         Ok(Ok(ready)) => Ok(Connected { shared, ready }),
@@ -134,19 +172,16 @@ async fn connect_to(
     }
 }
 
-fn open(server: &Server, address: Address) -> Result<Link, SessionError> {
-    let socket = |why| SessionError::Socket(server.clone(), why);
-    match (server, address) {
+fn open(Place { server, address }: &Place<'_>) -> Result<Link, SessionError> {
+    let any: SocketAddr = match (server, address) {
         (Server::Ethernet { interface, .. }, _) => {
-            Ok(Ethernet::open(interface, ETHERTYPE, EthernetOptions::default())?.into())
+            return Ok(Ethernet::open(interface, ETHERTYPE, EthernetOptions::default())?.into());
         }
-        (Server::Ip(_), Address::Ip(SocketAddr::V6(_))) => {
-            Udp::bind((std::net::Ipv6Addr::UNSPECIFIED, 0).into()).map_err(socket).map(Into::into)
-        }
-        (Server::Ip(_), _) => {
-            Udp::bind((std::net::Ipv4Addr::UNSPECIFIED, 0).into()).map_err(socket).map(Into::into)
-        }
-    }
+        (Server::Ip(_), Address::Ip(SocketAddr::V6(_))) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        (Server::Ip(_), _) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = |why| SessionError::Socket((*server).clone(), why);
+    Udp::bind(any).map(Into::into).map_err(socket)
 }
 
 /// A port that nobody else has.

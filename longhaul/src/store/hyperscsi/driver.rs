@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use proto::hyperscsi::{
-    Client, ClientEvent, Device, Handle, Reply, RequestId, SLOTS, SubmitError, TaskAttribute,
-    TaskFunction, TaskResponse,
+    Client, ClientEvent, Device, Endpoint, Handle, PathState, PathStats, Reply, RequestId, SLOTS,
+    SubmitError, TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::scsi::DeviceType;
 use proto::scsi::cdb::traits_of;
@@ -22,7 +22,7 @@ use super::Server;
 use super::error::Loss;
 use super::session::{Ended, Request, Shared};
 use super::stalls::{Sent, Stalls};
-use crate::net::hyperscsi_link::Wire;
+use crate::net::hyperscsi_link::{Wire, shown};
 use crate::store::scsi::ResetAnswer;
 use crate::task::unless_broken;
 
@@ -59,6 +59,10 @@ pub(super) struct Driver {
     server: Server,
     wire: Wire,
     machine: Client,
+    /// Where the server is beside the place where it was found.
+    paths: Vec<Endpoint>,
+    /// What was last told of each path.
+    told: Vec<PathState>,
     shared: Arc<Shared>,
     ready: Option<oneshot::Sender<Ready>>,
     choice: Option<oneshot::Receiver<Choice>>,
@@ -77,7 +81,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         server: Server,
-        (wire, machine): (Wire, Client),
+        (wire, machine, paths): (Wire, Client, Vec<Endpoint>),
         shared: Arc<Shared>,
         ready: oneshot::Sender<Ready>,
     ) -> Self {
@@ -85,6 +89,8 @@ impl Driver {
             server,
             wire,
             machine,
+            paths,
+            told: Vec::new(),
             shared,
             ready: Some(ready),
             choice: None,
@@ -161,8 +167,9 @@ impl Driver {
             self.machine.disconnect(self.wire.now());
         }
         let machine = &mut self.machine;
-        let sent = self.wire.poll_send(cx, |now| machine.poll_transmit(now));
+        let sent = self.wire.poll_send(cx, |now, takes| machine.poll_transmit_by(now, takes));
         any |= sent.map_err(|why| Loss::Link(self.server.clone(), why))?;
+        self.tell_paths();
         if is_over { Err(Loss::Disconnected) } else { Ok(any) }
     }
 
@@ -197,6 +204,7 @@ impl Driver {
     fn handle(&mut self, event: ClientEvent) -> Result<(), Loss> {
         match event {
             ClientEvent::Connected { devices, .. } => {
+                self.open_paths();
                 let (choose, choice) = oneshot::channel();
                 self.choice = Some(choice);
                 if let Some(ready) = self.ready.take() {
@@ -215,6 +223,33 @@ impl Driver {
             ClientEvent::Ended { reason, .. } => return Err(Loss::Ended(reason)),
         }
         Ok(())
+    }
+
+    /// A server of one path has one.
+    fn open_paths(&mut self) {
+        let now = self.wire.now();
+        for endpoint in &self.paths {
+            if !self.machine.add_path(now, *endpoint) {
+                let server = &self.server;
+                tracing::warn!(%server, "the server takes no further path");
+                return;
+            }
+        }
+    }
+
+    /// Tells of paths that are used now, or not any more.
+    fn tell_paths(&mut self) {
+        if self.paths.is_empty() {
+            return;
+        }
+        let paths = self.machine.paths();
+        self.told.resize(paths.len(), PathState::Unproven);
+        for (told, PathStats { path, state, endpoint, .. }) in self.told.iter_mut().zip(paths) {
+            if std::mem::replace(told, state) != state {
+                let (server, at) = (&self.server, shown(endpoint));
+                tracing::info!(%server, path, at, "path {}", state.name());
+            }
+        }
     }
 
     fn completed(&mut self, id: RequestId, Reply { status, sense, data_in, .. }: Reply) {

@@ -24,7 +24,7 @@ pub use error::{Loss, SessionError};
 pub use session::Session;
 pub use transport::HyperScsiTransport;
 
-use super::scsi::{self, OpenError, Options};
+use super::scsi::{self, OpenError, Options, TransportUnit};
 pub use crate::uri::HyperScsiServer as Server;
 
 /// A volume of a server.
@@ -34,6 +34,8 @@ pub struct Volume {
     pub server: Server,
     /// What it is called there.
     pub name: String,
+    /// Where else the server is: one connection uses all of these at once.
+    pub paths: Vec<Server>,
 }
 
 /// Who we are, and whom we trust.
@@ -62,4 +64,14 @@ pub async fn connect(
 ) -> Result<Disk, OpenError<SessionError>> {
     let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), &options);
     Disk::open(transport, options).await
+}
+
+/// Connects to a server and opens one of its volumes, of any type, for who sends it commands.
+pub async fn open_unit(
+    volume: &Volume,
+    credentials: &Credentials,
+    options: Options,
+) -> Result<TransportUnit<HyperScsiTransport>, OpenError<SessionError>> {
+    let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), &options);
+    TransportUnit::open(transport, options).await
 }

@@ -41,7 +41,7 @@ impl HyperScsiTransport {
 
 /// The port of one who writes beside others.
 fn note_port(
-    Volume { server, name }: &Volume,
+    Volume { server, name, .. }: &Volume,
     credentials: &Credentials,
     options: &Options,
 ) -> Option<InitiatorPort> {
@@ -82,7 +82,7 @@ impl Transport for HyperScsiTransport {
         server: &Server,
         _uncertain: Option<&Session>,
     ) -> Result<Session, SessionError> {
-        let volume = Volume { server: server.clone(), name: self.volume.name.clone() };
+        let volume = Volume { server: server.clone(), ..self.volume.clone() };
         let stalls = Stalls::new((self.stall, self.stalls.times()));
         log_in(&volume, &self.credentials, (self.port, self.within), stalls).await
     }

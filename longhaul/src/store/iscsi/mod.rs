@@ -33,7 +33,7 @@ pub use error::{ConnectError, SessionError};
 pub use session::{Loss, Session};
 pub use transport::IscsiTransport;
 
-use super::scsi::{self, Options};
+use super::scsi::{self, Options, TransportUnit};
 pub use super::scsi::{
     Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError, Predecessor, ReplayLogOptions,
     ReplayedLog, ReservationError, Seen, State, Unguarded, UnitError, Writers,
@@ -168,6 +168,22 @@ pub type Disk = scsi::Disk<IscsiTransport>;
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
     let transport = IscsiTransport::new(target.clone(), options).map_err(OpenError::Session)?;
     let disk = Disk::open(transport, options.into()).await?;
+    warn_if_not_secure(target, options).await;
+    Ok(disk)
+}
+
+/// Connects to a target, logs in, and opens a logical unit of any type, for who sends it commands.
+pub async fn open_unit(
+    target: &IscsiTarget,
+    options: &ConnectOptions,
+) -> Result<TransportUnit<IscsiTransport>, ConnectError> {
+    let transport = IscsiTransport::new(target.clone(), options).map_err(OpenError::Session)?;
+    let unit = TransportUnit::open(transport, options.into()).await?;
+    warn_if_not_secure(target, options).await;
+    Ok(unit)
+}
+
+async fn warn_if_not_secure(target: &IscsiTarget, options: &ConnectOptions) {
     if options.pinned.is_none() && !is_this_machine(&target.portal).await {
         tracing::warn!(
             portal = %target.portal,
@@ -176,7 +192,6 @@ pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<D
              server prints, which ends in ?pin=KEY, or a tunnel"
         );
     }
-    Ok(disk)
 }
 
 /// Whether nothing that is sent there leaves this machine.

@@ -211,6 +211,8 @@ impl Session {
 
 impl scsi::Session for Session {
     const TRANSPORTS: Transports = transports::ALL;
+    /// CmdSN, also by several connections (RFC 7143, 4.2.2.1).
+    const IN_ORDER: bool = true;
 
     async fn execute(&self, task: scsi::Task) -> Result<Executed, Lost> {
         let ended = self.ask(|done| Request::Command(command(task), done)).await;

@@ -139,7 +139,8 @@ impl Transport for IscsiTransport {
     }
 
     fn is_out_of_reach(why: &SessionError) -> bool {
-        matches!(why, SessionError::Connect(..) | SessionError::Timeout(..))
+        use SessionError::{Connect, Silent, Timeout};
+        matches!(why, Connect(..) | Timeout(..) | Silent(..))
     }
 
     fn failure(why: &SessionError) -> Failure {

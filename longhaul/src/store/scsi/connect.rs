@@ -37,7 +37,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// How long a unit may take for each step: to say what it is, to be reserved, to be reset. One that does not within it
 /// is let go, so that no peer that answers pings alone keeps us; when we connect again it is asked anew.
-const OPENED_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const OPENED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a reservation that is being made is waited for by who has been told to end: half made, it would stay.
 const RESERVED_WITHIN: Duration = Duration::from_secs(5);

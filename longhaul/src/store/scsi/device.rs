@@ -50,6 +50,11 @@ const NOT_THERE: &str = "does not exist";
 const NO_DISK: &str = "is no disk";
 
 impl DeviceError {
+    /// The target has no such unit.
+    pub(super) const fn not_there() -> Self {
+        Self::NotADisk(NOT_THERE)
+    }
+
     /// Whether the disk that is wanted may be another unit of the target: some have a controller as unit 0.
     pub(crate) fn is_of_another_unit(&self) -> bool {
         matches!(self, Self::NotADisk(NOT_THERE | NO_DISK))
@@ -70,12 +75,12 @@ impl Device {
         match standard.qualifier() {
             0 => {}
             1 => return Err(DeviceError::NotADisk("cannot be accessed by this portal")),
-            _ => return Err(DeviceError::NotADisk(NOT_THERE)),
+            _ => return Err(DeviceError::not_there()),
         }
         let is_drive = standard.device_type() == DeviceType::Optical.code();
         if standard.device_type() == DeviceType::Tape.code() {
             return Err(DeviceError::NotADisk(
-                "is a tape drive: `longhaul` reads and writes disks and optical discs",
+                "is a tape drive, which `longhaul tape` reads and writes",
             ));
         }
         if standard.device_type() != DeviceType::Disk.code() && !is_drive {
@@ -207,7 +212,7 @@ async fn vital<S: Session>(
     if pages.contains(&code) { answered(unit.ask(Command::vital(code)).await) } else { Ok(None) }
 }
 
-fn serial_number(page: &[u8]) -> Option<String> {
+pub(super) fn serial_number(page: &[u8]) -> Option<String> {
     let body = inquiry::body(page::SERIAL, page).ok()?;
     // The Linux kernel's target ends it with a zero.
     let padding = |c: char| c == '\0' || c.is_whitespace();

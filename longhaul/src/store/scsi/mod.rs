@@ -11,6 +11,7 @@
 //!
 //! A transport implements [`Transport`] and [`Session`].
 
+mod administration;
 mod announced;
 mod attend;
 mod change;
@@ -25,6 +26,7 @@ mod initiator_port;
 
 mod mark;
 mod options;
+mod raw;
 mod reservation;
 mod session;
 mod stall_count;
@@ -36,6 +38,7 @@ mod volume;
 mod watch;
 mod writers;
 
+pub use administration::{AdministrationError, ask_server};
 pub use announced::Announced;
 pub use device::DeviceError;
 pub use disk::{Disk, State};
@@ -44,6 +47,7 @@ pub use identity::Identity;
 pub(in crate::store) use initiator_port::InitiatorPort;
 pub use mark::{MarkCheck, NOTICED_WITHIN, Unguarded};
 pub use options::{Options, ReplayLogOptions, ReplayedLog, Seen};
+pub use raw::{NotOpen, Pending, RawUnit, TransportUnit};
 pub use reservation::{Holders, ReservationError};
 pub use session::{
     Address, Answer, Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task,

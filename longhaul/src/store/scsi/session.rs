@@ -108,6 +108,8 @@ pub struct TransferLimits {
 pub trait Session: Clone + fmt::Debug + Send + Sync + 'static {
     /// The protocols by which initiators come, for the names of their ports in reservation commands.
     const TRANSPORTS: Transports;
+    /// Whether what is queued later, and is ordered, is carried out later.
+    const IN_ORDER: bool = false;
 
     /// Runs a command to its end.
     fn execute(&self, task: Task) -> impl Future<Output = Result<Executed, Lost>> + Send;

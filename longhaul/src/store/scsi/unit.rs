@@ -161,6 +161,11 @@ impl<S: Session> Unit<S> {
         Self { session, lun: u64::from_be_bytes(lun::encode(number)) }
     }
 
+    /// Its number, as SAM-5 encodes it.
+    pub(super) const fn lun(&self) -> u64 {
+        self.lun
+    }
+
     pub(super) const fn session(&self) -> &S {
         &self.session
     }

@@ -4,6 +4,7 @@
 //! [`execute`] carries commands out, with the verbs of the volume; [`conditions`] is what commands read without a
 //! lock; the other modules hold one matter each: reservations, copies, removal, power, SANITIZE, the tape.
 
+mod administration;
 mod atomic;
 mod background;
 mod changer;
@@ -35,6 +36,7 @@ use proto::scsi::{Blocks, Capacity, Cdb, DeviceType, Parsed};
 use volume::layer::range_lock::RangeLock;
 use volume::{CryptoErase, Volume};
 
+pub use self::administration::Administration;
 use self::background::Background;
 pub use self::changer::ElementsChanged;
 use self::conditions::Conditions;
@@ -71,6 +73,8 @@ struct Core {
     generation: u64,
     /// What is in a tape drive: all views of the medium share the place of the head.
     tape: Option<Arc<LoadedTape>>,
+    /// By which its initiator administers the server, if it may.
+    administration: Option<Arc<Administration>>,
     state: Arc<State>,
 }
 
@@ -156,6 +160,7 @@ impl Disk {
                 unit,
                 peers: OnceLock::new(),
                 generation: 0,
+                administration: None,
                 state: Arc::new(state),
             }),
         }
@@ -206,9 +211,10 @@ impl Disk {
         unit: Unit,
         (generation, tape): (u64, Option<Arc<LoadedTape>>),
     ) -> Self {
-        let state = Arc::clone(&self.core.state);
-        let peers = OnceLock::new();
-        Self { core: Arc::new(Core { volume, unit, peers, generation, tape, state }) }
+        let (state, peers) = (Arc::clone(&self.core.state), OnceLock::new());
+        let administration = self.core.administration.clone();
+        let core = Core { volume, unit, peers, generation, tape, administration, state };
+        Self { core: Arc::new(core) }
     }
 
     /// The same disk, which can be introduced to others.

@@ -12,13 +12,15 @@ mod test_initiator;
 
 pub use answer::Answer;
 pub use disk::{
-    Disk, ElementsChanged, ExchangeError, LoadError, Options, Shared, StoredReservations,
+    Administration, Disk, ElementsChanged, ExchangeError, LoadError, Options, Shared,
+    StoredReservations,
 };
 pub use medium_permit::{MediumPermit, since_boot};
 pub use proto::scsi::reservation::check_shared as check_shared_reservations;
 pub use target::TargetDevice;
 
 use bytes::Bytes;
+use proto::client::ClientId;
 use proto::scsi::elements::Inventory;
 use proto::scsi::reservation::NexusId;
 use proto::scsi::sense::Additional;
@@ -78,6 +80,13 @@ pub trait MediaChanger: Send + Sync {
     /// Moves cartridges; done when they are there, also for a process that begins after this one was killed. A movement that
     /// fails has changed nothing.
     fn perform(&self, movement: Movement) -> Waiting<Result<(), MoveError>>;
+}
+
+/// What carries out requests to the server that a unit is of.
+pub trait Administrator: Send + Sync {
+    /// Carries out a request of `client`, who may administer the server; gives the answer, or why it was refused. Who stops
+    /// waiting for it has taken a request back that was not begun, and no other.
+    fn carry_out(&self, client: &ClientId, request: String) -> Waiting<Result<String, String>>;
 }
 
 /// Why cartridges are where they were.

@@ -12,7 +12,7 @@ use proto::scsi::unit;
 use proto::scsi::{DeviceType, Parsed, Sense, Status, lun};
 use volume::Volume;
 
-use super::disk::{Disk, Options};
+use super::disk::{Administration, Disk, Options};
 use super::fault::Fault;
 use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, Waiting};
 
@@ -71,6 +71,15 @@ impl TargetDevice {
             Some((*number, Arc::new(disk)))
         };
         Self::of(self.name.clone(), self.disks.iter().filter_map(disk).collect())
+    }
+
+    /// The same device for an initiator that may administer the server.
+    #[must_use]
+    pub fn for_administrator(&self, administration: &Arc<Administration>) -> Self {
+        let disk = |(number, disk): (&u16, &Arc<Disk>)| {
+            (*number, Arc::new(disk.for_administrator(administration)))
+        };
+        Self::of(self.name.clone(), self.disks.iter().map(disk).collect())
     }
 
     /// The same device for an initiator that comes by one of `ports`.

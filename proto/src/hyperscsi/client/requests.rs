@@ -11,7 +11,8 @@ use super::super::command::{Command, Handle, Level, Request, RequestId, SENSE_MA
 use super::super::ended::Ended;
 use super::super::incoming::{Incoming, Placed};
 use super::super::outgoing::Outgoing;
-use super::super::transport::{Transport, Unacknowledged};
+use super::super::path::Unacknowledged;
+use super::super::transport::Transport;
 use crate::time::Time;
 
 /// Requests that may wait for a slot.
@@ -252,7 +253,7 @@ impl Requests {
         match placed {
             Placed::Dropped => return Err(None),
             Placed::Violation => return broken("a fragment of another message"),
-            Placed::Partly | Placed::Whole => transport.count(&mut busy.packets),
+            Placed::Partly | Placed::Whole => transport.count(header.path, &mut busy.packets),
         }
         if placed == Placed::Partly {
             return Ok(None);
@@ -295,7 +296,7 @@ fn begin(transport: &mut Transport, slot: &mut Slot, at: u16, waiting: Waiting) 
     let Waiting { id, kind, mut message, reply_max } = waiting;
     message.seq = slot.seq;
     if let Some(packets) = slot.answered.take() {
-        transport.acknowledged_by_message(packets);
+        transport.acknowledged_by_message(&packets);
     }
     let sec = message.sec;
     let packets = Unacknowledged::default();

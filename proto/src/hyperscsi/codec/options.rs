@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::setup::TOKEN_LEN;
-use crate::hyperscsi::config::{Config, PACKET_MIN};
+use crate::hyperscsi::config::{Config, PACKET_MIN, PATHS_MAX};
 use crate::reader::Reader;
 
 const MUST_UNDERSTAND: u16 = 0x8000;
@@ -13,6 +13,7 @@ const SLOTS: u16 = 7;
 const CREDIT: u16 = 8;
 const PACKET_MAX: u16 = 12;
 const KEEP_ALIVE: u16 = 13;
+const PATHS: u16 = 16;
 const TOKEN: u16 = 19;
 const ACK_DELAY: u16 = 20;
 const PORT: u16 = 21;
@@ -31,6 +32,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) token: Option<[u8; TOKEN_LEN]>,
     /// The initiator port, by the client.
     pub(in crate::hyperscsi) port: Option<u64>,
+    /// 1 if it is not announced.
+    pub(in crate::hyperscsi) paths: u8,
 }
 
 impl Options {
@@ -45,6 +48,7 @@ impl Options {
             credit: None,
             token: None,
             port: None,
+            paths: config.paths.clamp(1, PATHS_MAX),
         }
     }
 
@@ -59,6 +63,7 @@ impl Options {
             credit: self.credit.or(peer.credit),
             token: self.token.or(peer.token),
             port: self.port.or(peer.port),
+            paths: self.paths.min(peer.paths),
         }
     }
 
@@ -86,6 +91,9 @@ impl Options {
         if let Some(port) = self.port {
             put(PORT, &port.to_be_bytes());
         }
+        if self.paths > 1 {
+            put(PATHS, &[self.paths]);
+        }
         out
     }
 
@@ -94,7 +102,7 @@ impl Options {
         let mut reader = Reader::new(bytes);
         let (mut data_max, mut slots, mut packet_max) = (None, None, None);
         let (mut keep_alive, mut ack_delay) = (None, None);
-        let (mut credit, mut token, mut port) = (None, None, None);
+        let (mut credit, mut token, mut port, mut paths) = (None, None, None, 1);
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -109,6 +117,7 @@ impl Options {
                 CREDIT => credit = Some(value.u64().ok()?),
                 TOKEN => token = Some(value.array().ok()?),
                 PORT => port = Some(value.u64().ok()?),
+                PATHS => paths = value.u8().ok()?,
                 _ if number & MUST_UNDERSTAND != 0 => return None,
                 _ => continue,
             }
@@ -125,6 +134,7 @@ impl Options {
             credit,
             token,
             port,
+            paths: Some(paths).filter(|paths| *paths > 0)?,
         })
     }
 }
@@ -143,6 +153,7 @@ mod tests {
             credit: Some(1 << 25),
             token: Some([7; TOKEN_LEN]),
             port: Some(1 << 40),
+            paths: 4,
         }
     }
 

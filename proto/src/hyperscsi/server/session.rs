@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::address::{Endpoint, Transmit};
+use super::super::address::{Endpoint, LinkId, Transmit};
 use super::super::codec::{
     Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
     reply_header,
@@ -13,7 +13,8 @@ use super::super::command::{
 use super::super::config::{Config, Random};
 use super::super::ended::Ended;
 use super::super::noise::{Noise, Part};
-use super::super::transport::{PathStats, Transport};
+use super::super::path::PathStats;
+use super::super::transport::Transport;
 use super::admission::Proof;
 use super::slots::{Slots, Whole};
 use super::{ConnectionId, DECISION_TIME, ServerEvent};
@@ -117,8 +118,8 @@ impl Session {
         self.transport.unsent(devices)
     }
 
-    pub(super) fn path(&self) -> PathStats {
-        self.transport.path()
+    pub(super) fn paths(&self) -> Vec<PathStats> {
+        self.transport.paths().collect()
     }
 
     pub(super) const fn ended(&self) -> Option<Ended> {
@@ -145,7 +146,7 @@ impl Session {
         packet: &mut [u8],
         random: &mut Random,
     ) -> Option<Arrived> {
-        let body = self.transport.open(now, header, packet)?;
+        let body = self.transport.open(now, from, (header, packet), random)?;
         let mut arrived = None;
         match header.opcode {
             Opcode::Request | Opcode::LocalRequest | Opcode::Abort => {
@@ -160,12 +161,12 @@ impl Session {
             }
             Opcode::AdnReply => self.handle_next(now, body),
             _ => {
-                if !self.transport.handle_common(now, from, header, body) {
+                if !self.transport.handle_common(now, from, (header, body), random) {
                     self.end(Ended::Violation("an opcode that is not for servers"));
                 }
             }
         }
-        self.transport.received(now, from, header, &mut || random.array());
+        self.transport.received(now, header);
         arrived
     }
 
@@ -267,10 +268,14 @@ impl Session {
         self.transport.set_grant(now, grant, true);
     }
 
-    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        takes: &dyn Fn(LinkId) -> bool,
+    ) -> Option<Transmit> {
         // Nothing goes to a client before it was accepted.
         self.devices.as_ref()?;
-        self.transport.poll_transmit(now)
+        self.transport.poll_transmit(now, takes)
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config, random: &mut Random) {
@@ -280,7 +285,7 @@ impl Session {
             }
             return;
         }
-        self.transport.handle_timeout(now);
+        self.transport.handle_timeout(now, random);
         let again = now + self.transport.probe_timeout();
         let next_at = self.next_at();
         match &mut self.next {

@@ -11,7 +11,8 @@ use super::super::command::{CDB_MAX, Handle, Request};
 use super::super::ended::Ended;
 use super::super::incoming::{Incoming, Placed};
 use super::super::outgoing::Outgoing;
-use super::super::transport::{Transport, Unacknowledged};
+use super::super::path::Unacknowledged;
+use super::super::transport::Transport;
 use crate::time::Time;
 
 /// The first slot of management.
@@ -140,10 +141,10 @@ impl Slots {
             Placed::Dropped => return Err(None),
             Placed::Violation => return broken("a fragment of another message"),
             Placed::Partly => {
-                transport.count(&mut slot.packets);
+                transport.count(header.path, &mut slot.packets);
                 return Ok(None);
             }
-            Placed::Whole => transport.count(&mut slot.packets),
+            Placed::Whole => transport.count(header.path, &mut slot.packets),
         }
         let Phase::Receiving(incoming) = core::mem::replace(&mut slot.phase, Phase::Executing)
         else {
@@ -216,7 +217,7 @@ impl Slots {
         let mut message = Outgoing::new(opcode, request.seq, head, data);
         (message.sec, message.device) = (slot.sec, slot.device);
         message.priority = slot.priority;
-        transport.acknowledged_by_message(slot.packets);
+        transport.acknowledged_by_message(&slot.packets);
         transport.send(request.slot, message);
         // A client that has used up half of its credit is told at once of the new one.
         let is_low = self.begun + self.credit / 2 > self.released + self.credit;

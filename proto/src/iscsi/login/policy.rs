@@ -37,6 +37,8 @@ pub struct Client {
     pub read_only: Vec<UnitName>,
     /// How its sessions must be sealed, at least, whatever they are with.
     pub protection: Option<Protection>,
+    /// It may administer the server, where it has proved its key.
+    pub administers: bool,
 }
 
 /// A logical unit of a target.
@@ -210,6 +212,19 @@ impl Policy {
         }
         let clients = self.clients.iter().filter(|client| client.key == Some(key));
         clients.map(|client| client.rights(target)).reduce(Rights::and)?.any()
+    }
+
+    /// Whether an initiator that proved what it did may administer the server. A key is proved in secure sessions alone.
+    #[must_use]
+    pub fn administers(&self, initiator: &IscsiName, proven: &ClientId) -> bool {
+        let ClientId::Key(key) = proven else { return false };
+        self.candidates(initiator).any(|client| client.administers && client.key == Some(*key))
+    }
+
+    /// The same of somebody with this key, by whatever name.
+    #[must_use]
+    pub fn key_administers(&self, key: PublicKey) -> bool {
+        self.clients.iter().any(|client| client.administers && client.key == Some(key))
     }
 
     /// Whether a session that came in under `before` could have come in so too: neither what it must do has

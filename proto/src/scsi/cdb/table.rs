@@ -2,10 +2,16 @@
 
 pub(super) mod changer;
 pub(super) mod tape;
+mod usage;
+
+use usage::{
+    ACCESS, CHECKED, COMPARE_AND_WRITE, GROUP, IMMEDIATE, LBA_STATUS, SYNCHRONIZE, WRITE_ATOMIC,
+    management, reserve_in, reserve_out, sixteen, ten, twelve,
+};
 
 use super::traits::{self, Traits};
 use super::{
-    ACTION, Access, Additional, Blocks, Cdb, Fields, Form, Format, OpticalCdb, Out,
+    ACTION, Access, Additional, Blocks, Cdb, Fields, Form, Format, ManagementCdb, OpticalCdb, Out,
     ReserveInAction, Sense, TrackAddress,
 };
 use crate::scsi::copy_limits::LIST_MAX;
@@ -22,6 +28,8 @@ pub enum Requires {
     Provisioning,
     /// To have a key of its own, and to destroy it.
     Key,
+    /// To be used by an administrator of the server.
+    Administrator,
 }
 
 /// A command the device knows.
@@ -105,13 +113,6 @@ impl Entry {
         cdb.map_or(self.traits, |cdb| (self.refine)(cdb, self.traits))
     }
 }
-
-/// DPO is a hint and is not needed here; FUA is obeyed; FUA_NV became obsolete with SBC-3 and is
-/// ignored, as the group number is where groups are not supported.
-const ACCESS: u8 = 0x1A;
-const GROUP: u8 = 0x1F;
-/// DPO and BYTCHK.
-const CHECKED: u8 = 0x16;
 
 /// Every command but those that only tapes or media changers have, by operation code and service action.
 static COMMANDS: &[Entry] = &[
@@ -483,6 +484,19 @@ static COMMANDS: &[Entry] = &[
         },
     )
     .action(),
+    row(0xA3, &management(0xA3), Types::ALL, traits::ADMINISTER, |cdb| {
+        Ok(Cdb::Management(ManagementCdb::In {
+            protocol: cdb.u8::<2>(),
+            allocation: cdb.u32::<6>(),
+        }))
+    })
+    .action()
+    .requiring(Requires::Administrator),
+    row(0xA4, &management(0xA4), Types::ALL, traits::ADMINISTER, |cdb| {
+        Ok(Cdb::Management(ManagementCdb::Out { protocol: cdb.u8::<2>(), length: cdb.u32::<6>() }))
+    })
+    .action()
+    .requiring(Requires::Administrator),
     row(0xA8, &twelve(0xA8, ACCESS), Types::BLOCKS, traits::READ, |cdb| {
         Ok(Cdb::Read(cdb.access_12()))
     }),
@@ -579,57 +593,6 @@ pub(super) fn of_opcode(opcode: u8, device: DeviceType) -> impl Iterator<Item = 
     };
     let own = own.iter().filter(move |entry| entry.opcode == opcode);
     shared.iter().filter(move |entry| entry.types.include(device)).chain(own)
-}
-
-const IMMEDIATE: u8 = 0x02;
-/// IMMED, and the obsolete SYNC_NV, which is ignored.
-const SYNCHRONIZE: u8 = 0x06;
-
-const fn ten(opcode: u8, flags: u8) -> [u8; 10] {
-    [opcode, flags, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0]
-}
-
-const fn twelve(opcode: u8, flags: u8) -> [u8; 12] {
-    [opcode, flags, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0]
-}
-
-const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
-    let mut usage = [0xFF; 16];
-    usage[0] = opcode;
-    usage[1] = flags;
-    usage[14] = GROUP;
-    usage[15] = 0;
-    usage
-}
-
-const COMPARE_AND_WRITE: [u8; 16] = {
-    let mut usage = sixteen(0x89, ACCESS);
-    usage[10] = 0;
-    usage[11] = 0;
-    usage[12] = 0;
-    usage
-};
-
-/// ATOMIC BOUNDARY must be zero: there are none.
-const WRITE_ATOMIC: [u8; 16] = {
-    let mut usage = sixteen(0x9C, 0x18);
-    usage[10] = 0;
-    usage[11] = 0;
-    usage
-};
-
-const LBA_STATUS: [u8; 16] = {
-    let mut usage = sixteen(0x9E, 0x12);
-    usage[14] = 0;
-    usage
-};
-
-const fn reserve_in(action: u8) -> [u8; 10] {
-    [0x5E, action, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0]
-}
-
-const fn reserve_out(action: u8) -> [u8; 10] {
-    [0x5F, action, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0]
 }
 
 fn synchronize(cdb: Fields<'_>, access: Access) -> Cdb {

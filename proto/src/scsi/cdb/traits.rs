@@ -183,6 +183,11 @@ pub(super) const QUERY: Traits = Traits {
     ..READY
 };
 
+/// MANAGEMENT PROTOCOL IN and OUT, which are about the server: no state of the unit and nobody's reservation keeps an
+/// administrator from it, nor a unit attention, which is about the unit.
+pub(super) const ADMINISTER: Traits =
+    Traits { attention: AttentionHandling::Passes, ..PORTS }.slow();
+
 /// MODE SENSE.
 pub(super) const SETTINGS: Traits = Traits { required_state: RequiredState::Unit, ..QUERY };
 

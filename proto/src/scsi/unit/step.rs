@@ -89,6 +89,13 @@ pub enum UnitOp {
     },
     /// Use a medium again that could not be sanitized.
     SanitizeExit,
+    /// Have the server carry out the request that is the data-out.
+    CarryOut,
+    /// Return its answer to the last one.
+    ReturnAnswer {
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
     /// Return what [`MediaEvents::report`](crate::scsi::unit::optical::events::MediaEvents::report) says.
     EventStatus {
         /// Notification Class Request.

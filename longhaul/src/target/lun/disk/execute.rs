@@ -164,6 +164,9 @@ impl Core {
                 return self.sanitize(method, immediate, unrestricted, data, abort).await;
             }
             UnitOp::SanitizeExit => return self.exit_failure(),
+            // A request may end this very session, which waits for its commands.
+            UnitOp::CarryOut => abort.unless(self.carry_out(data, needed)).await?,
+            UnitOp::ReturnAnswer { allocation } => return Ok(self.answer_of_server(allocation)),
             UnitOp::EventStatus { classes, allocation } => {
                 let readiness = self.switches().readiness;
                 let report = self.media_events().report(nexus, classes, allocation, readiness);

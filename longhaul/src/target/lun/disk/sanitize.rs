@@ -183,7 +183,8 @@ impl Core {
         let (volume, unit) = grown.filter(|(_, unit)| unit.blocks() > self.unit.blocks())?;
         let state = Arc::clone(&self.state);
         let (generation, peers, tape) = (self.generation, OnceLock::new(), self.tape.clone());
-        Some(Arc::new(Self { volume, unit, peers, generation, tape, state }))
+        let administration = self.administration.clone();
+        Some(Arc::new(Self { volume, unit, peers, generation, tape, administration, state }))
     }
 
     async fn wipe_from(&self, from: u64, work: &Work) -> Result<(), Fault> {

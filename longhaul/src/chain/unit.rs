@@ -1,0 +1,75 @@
+//! Units of servers as they are, for commands that are no use of a volume: tape drives, optical drives and changers.
+
+use super::Login;
+use super::store::credentials;
+use crate::explain::{explain_connect, explain_open};
+use crate::failure::{Failure, Outcome};
+use crate::reconnect_limit::ReconnectLimit;
+use crate::state_dir::state_dir;
+use crate::stop::Stop;
+use crate::store::iscsi::Writers;
+use crate::store::scsi::{Options as ScsiOptions, RawUnit};
+use crate::store::{hyperscsi, iscsi};
+use crate::uri::{HyperScsiUri, IscsiUri, Location, Uri};
+
+/// How a unit is opened.
+#[derive(Clone, Debug)]
+pub struct UnitOptions {
+    /// How to log in.
+    pub login: Login,
+    /// How long a lost connection is waited for.
+    pub reconnect_limit: ReconnectLimit,
+    /// Who else may use it.
+    pub writers: Writers,
+    /// When it is called, what is being opened is let go.
+    pub stop: Stop,
+}
+
+/// Opens the unit that `uri` names. It is not reserved yet.
+pub async fn open_unit(uri: &Uri, options: &UnitOptions) -> Outcome<Box<dyn RawUnit>> {
+    match uri.location() {
+        Location::Unit(unit) => behind_iscsi(uri, unit, options).await,
+        Location::Served(volume) => behind_hyperscsi(uri, volume, options).await,
+        _ => Err(Failure::usage(format!("{uri} is no unit of a server"))
+            .hint("name it iscsi://HOST[:PORT]/IQN/LUN or hyperscsi://HOST[:PORT]/VOLUME")),
+    }
+}
+
+async fn behind_iscsi(
+    uri: &Uri,
+    IscsiUri { host, target, lun, pin }: &IscsiUri,
+    options: &UnitOptions,
+) -> Outcome<Box<dyn RawUnit>> {
+    let what = || format!("cannot open {uri}");
+    let target = iscsi::IscsiTarget { portal: host.clone(), name: target.clone(), lun: *lun };
+    let with = options.login.connect_options(*pin);
+    let mut with = with.map_err(|why| why.within(&what()))?;
+    with.reconnect_for = options.reconnect_limit.0;
+    with.timeouts.login = options.reconnect_limit.login_within();
+    with.writers = options.writers;
+    with.state = state_dir();
+    with.stop = options.stop.clone();
+    let opened = iscsi::open_unit(&target, &with).await;
+    Ok(Box::new(opened.map_err(|why| explain_connect(what(), why))?))
+}
+
+async fn behind_hyperscsi(
+    uri: &Uri,
+    HyperScsiUri { server, volume, pin, paths }: &HyperScsiUri,
+    options: &UnitOptions,
+) -> Outcome<Box<dyn RawUnit>> {
+    let what = || format!("cannot open {uri}");
+    let who = credentials(&options.login.seal, *pin).map_err(|why| why.within(&what()))?;
+    let with = ScsiOptions {
+        writers: options.writers,
+        state: state_dir(),
+        reconnect_for: options.reconnect_limit.0,
+        login_within: options.reconnect_limit.login_within(),
+        stop: options.stop.clone(),
+        ..ScsiOptions::default()
+    };
+    let (server, name, paths) = (server.clone(), volume.clone(), paths.clone());
+    let volume = hyperscsi::Volume { server, name, paths };
+    let opened = hyperscsi::open_unit(&volume, &who, with).await;
+    Ok(Box::new(opened.map_err(|why| explain_open(what(), why))?))
+}

@@ -1,0 +1,109 @@
+//! Blocks between a stream and the drive of a server, over lost connections.
+
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use proto::scsi::Sense;
+use proto::scsi::tape_stream::{Answer, Request, Stream};
+use tokio::time::sleep;
+
+use super::drive::Drive;
+use crate::failure::{Failure, Outcome, print_error};
+use crate::reconnect_limit::ReconnectLimit;
+use crate::store::scsi::{Completion, Executed, Lost, Pending};
+
+/// The first wait between two attempts to connect again, and the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Commands of a stream on their way to a drive.
+pub(super) struct Link<'d> {
+    pub(super) drive: &'d mut Drive,
+    limit: ReconnectLimit,
+    answers: FuturesUnordered<Pending<'static, (u64, Result<Executed, Lost>)>>,
+}
+
+impl<'d> Link<'d> {
+    pub(super) fn new(drive: &'d mut Drive, limit: ReconnectLimit) -> Self {
+        Self { drive, limit, answers: FuturesUnordered::new() }
+    }
+
+    /// Sends what a stream has to send by now.
+    pub(super) async fn send(&mut self, stream: &mut impl Stream) -> Outcome {
+        while let Some(Request { ticket, command, data, after }) = stream.poll() {
+            if !after.is_zero() {
+                sleep(after).await;
+            }
+            match self.drive.unit.send(command, data).await {
+                Ok(answer) => self.answers.push(Box::pin(async move { (ticket, answer.await) })),
+                Err(lost) => self.lost(stream, &lost).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether anything is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    /// Waits for an answer, and hands it to the stream.
+    pub(super) async fn answer(&mut self) -> Option<(u64, Result<Executed, Lost>)> {
+        self.answers.next().await
+    }
+
+    /// Hands an answer, and those that are there too, to the stream.
+    pub(super) async fn take(
+        &mut self,
+        stream: &mut impl Stream,
+        (ticket, ended): (u64, Result<Executed, Lost>),
+    ) -> Outcome {
+        match ended {
+            Ok(Ok(Completion { status, data, sense })) => {
+                let sense = Sense::parse(&sense);
+                stream.answered(ticket, Answer { status, sense, data });
+                Ok(())
+            }
+            // Nobody knows what has become of it: it is treated like one of a session that is gone.
+            Ok(Err(why)) => {
+                tracing::warn!(%why, "a command has no status: connecting again");
+                self.connect_again(stream).await
+            }
+            Err(lost) => self.lost(stream, &lost).await,
+        }
+    }
+
+    async fn lost(&mut self, stream: &mut impl Stream, lost: &Lost) -> Outcome {
+        tracing::warn!(why = %lost, "the connection is lost: connecting again");
+        sleep(lost.wait.min(LONGEST_WAIT)).await;
+        self.connect_again(stream).await
+    }
+
+    /// Connects again, as long as an outage may last. What was under way has no answer any more.
+    async fn connect_again(&mut self, stream: &mut impl Stream) -> Outcome {
+        self.answers = FuturesUnordered::new();
+        stream.lost();
+        if !stream.is_lost() {
+            return Ok(());
+        }
+        let (began, mut wait) = (Instant::now(), FIRST_WAIT);
+        loop {
+            let not = match self.drive.unit.open_again().await {
+                Ok(()) => {
+                    self.drive.opened_again().await;
+                    print_error(&"longhaul: connected again; going on where the tape is");
+                    stream.connected();
+                    return Ok(());
+                }
+                Err(not) => not,
+            };
+            let is_over = self.limit.0.is_some_and(|limit| began.elapsed() + wait > limit);
+            if is_over || !not.is_fleeting {
+                return Err(Failure::new("the connection was lost").because(not.why));
+            }
+            tracing::info!(why = %not.why, "not connected yet");
+            sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+}

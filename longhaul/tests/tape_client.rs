@@ -1,0 +1,297 @@
+//! `longhaul tape write`, `read` and `status` of the drive of a server: what was written comes back, once, also when the
+//! server is killed or connections are cut meanwhile.
+
+mod common;
+#[path = "common/port.rs"]
+mod port;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+
+use common::{LONGHAUL, Running, run};
+use port::Port;
+
+const TARGET: &str = "iqn.2026-11.dev.longhaul:";
+
+/// A server of these volumes in `home` that listens there.
+fn serve_at(home: &Path, listen: &str, volumes: &[&str]) -> (Running, SocketAddr) {
+    let mut command = Command::new(LONGHAUL);
+    command.args(["serve", "--listen", listen, "--control", "control.sock"]);
+    for volume in volumes {
+        command.args(["--volume", volume]);
+    }
+    let server = Running::start(command.current_dir(home));
+    let ready = server.line().unwrap();
+    let uri = ready.strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{ready:?}"));
+    let portal = uri.split('/').next().unwrap().parse().unwrap();
+    (server, portal)
+}
+
+fn serve(home: &Path, volume: &str) -> (Running, String) {
+    let (server, portal) = serve_at(home, "127.0.0.1:0", &[volume]);
+    let name = volume.split('=').next().unwrap();
+    (server, format!("iscsi://{portal}/{TARGET}{name}"))
+}
+
+/// What the program says to these words, and whether it was done.
+fn longhaul(home: &Path, words: &[&str]) -> (String, bool) {
+    let (said, status) = run(Command::new(LONGHAUL).args(words).current_dir(home));
+    (said, status.success())
+}
+
+fn done(home: &Path, words: &[&str]) -> String {
+    let (said, done) = longhaul(home, words);
+    assert!(done, "{words:?}: {said}");
+    said
+}
+
+fn refused(home: &Path, words: &[&str]) -> String {
+    let (said, done) = longhaul(home, words);
+    assert!(!done, "{words:?}: {said}");
+    said
+}
+
+/// So many bytes, each place another.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+/// A client that writes what it is given to the tape.
+struct Writer {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Writer {
+    fn start(home: &Path, words: &[&str]) -> Self {
+        let mut command = Command::new(LONGHAUL);
+        command.args(["tape", "write"]).args(words).current_dir(home);
+        command.env("STATE_DIRECTORY", home.join(".state"));
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stderr(File::create(home.join("writer.log")).unwrap());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        Self { child, input }
+    }
+
+    fn give(&mut self, data: &[u8]) {
+        self.input.as_mut().unwrap().write_all(data).unwrap();
+    }
+
+    fn end(mut self, home: &Path) {
+        self.input = None;
+        let status = self.child.wait().unwrap();
+        let said = fs::read_to_string(home.join("writer.log")).unwrap();
+        assert!(status.success(), "{said}");
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn files_are_written_found_and_read_back() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let (server, uri) = serve(home.path(), "backup=tape:a.tape,size=16M");
+    let files = [bytes(700_001), bytes(10_240), bytes(333_333)];
+    for (file, name) in files.iter().zip(["a", "b", "c"]) {
+        fs::write(path(name), file).unwrap();
+    }
+    let empty = refused(home.path(), &["tape", "read", &uri, "out"]);
+    assert!(empty.contains("nothing is recorded there"), "{empty}");
+    let said = done(home.path(), &["tape", "write", &uri, "a"]);
+    assert!(said.starts_with("file 0 of the tape: 700001"), "{said}");
+    let said = done(home.path(), &["tape", "write", &uri, "b", "--append", "--fixed", "512"]);
+    assert!(said.starts_with("file 1 of the tape: 10K"), "{said}");
+    done(home.path(), &["tape", "write", &uri, "c", "--append", "--block", "64K"]);
+    for (number, file) in files.iter().enumerate() {
+        done(home.path(), &["tape", "read", &uri, "out", "--file", &number.to_string()]);
+        assert!(fs::read(path("out")).unwrap() == *file, "file {number}");
+    }
+    done(home.path(), &["tape", "read", &uri, "out", "--file", "1", "--fixed", "512"]);
+    assert!(fs::read(path("out")).unwrap() == files[1]);
+    // The head is behind the mark of what was read.
+    done(home.path(), &["tape", "read", &uri, "out", "--here"]);
+    assert!(fs::read(path("out")).unwrap() == files[2]);
+    let beyond = refused(home.path(), &["tape", "read", &uri, "out", "--file", "9"]);
+    assert!(beyond.contains("has no such file") && beyond.contains("3 file marks"), "{beyond}");
+    let other = refused(home.path(), &["tape", "read", &uri, "out", "--fixed", "600"]);
+    assert!(other.contains("another length"), "{other}");
+    // Standard input, standard output, and blocks that do not fill their length.
+    let script = format!(
+        "cat a | {LONGHAUL} tape write {uri} --rewind && {LONGHAUL} tape read {uri} - | cmp - a"
+    );
+    let (said, status) = run(Command::new("sh").args(["-c", &script]).current_dir(home.path()));
+    assert!(status.success(), "{said}");
+    let json = done(home.path(), &["tape", "status", &uri, "--json"]);
+    assert!(json.contains("\"type\":\"tape drive\"") && json.contains("\"file\":1"), "{json}");
+    server.kill();
+    let (said, status) = run(Command::new(LONGHAUL)
+        .args(["tape", "export", "a.tape", "--dir", "tape"])
+        .current_dir(home.path()));
+    assert!(status.success(), "{said}");
+    assert!(fs::read(path("tape/0000")).unwrap() == files[0] && !path("tape/0001").exists());
+}
+
+#[test]
+fn server_that_is_killed_in_mid_stream_costs_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let port = Port::reserve();
+    let listen = format!("127.0.0.1:{}", port.number);
+    let volumes = ["backup=tape:a.tape,size=64M"];
+    let (mut server, portal) = serve_at(home.path(), &listen, &volumes);
+    let uri = format!("iscsi://{portal}/{TARGET}backup");
+    let data = bytes(24 << 20);
+    let mut writer = Writer::start(home.path(), &[&uri, "--block", "30000", "--sync", "1M"]);
+    for piece in data.chunks(8 << 20) {
+        let (first, rest) = piece.split_at(5 << 20);
+        writer.give(first);
+        server.kill();
+        server = serve_at(home.path(), &listen, &volumes).0;
+        writer.give(rest);
+    }
+    writer.end(home.path());
+    // The same of what is read.
+    let mut reader = Command::new(LONGHAUL);
+    reader.args(["tape", "read", &uri]).env("STATE_DIRECTORY", home.path().join(".state"));
+    let mut reader = reader.stdout(Stdio::piped()).spawn().unwrap();
+    let (mut out, mut read) = (reader.stdout.take().unwrap(), vec![0; data.len()]);
+    for piece in read.chunks_mut(8 << 20) {
+        out.read_exact(piece).unwrap();
+        server.kill();
+        server = serve_at(home.path(), &listen, &volumes).0;
+    }
+    assert_eq!(out.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert!(reader.wait().unwrap().success());
+    assert!(read == data);
+    assert!(server.stop().success());
+    let said = done(home.path(), &["tape", "info", "a.tape"]);
+    assert!(said.contains("839 blocks, 1 file marks"), "{said}");
+}
+
+/// Passes connections on to a server, and cuts each after so many bytes of the client; the last is not cut.
+fn cutting(server: SocketAddr, cuts: Vec<usize>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for limit in cuts.into_iter().chain(std::iter::repeat(usize::MAX)) {
+            let Ok((client, _)) = listener.accept() else { return };
+            let Ok(target) = TcpStream::connect(server) else { return };
+            let back = (target.try_clone().unwrap(), client.try_clone().unwrap());
+            let up = thread::spawn(move || pass(client, target, limit));
+            let down = thread::spawn(move || pass(back.0, back.1, usize::MAX));
+            let _ = (up.join(), down.join());
+        }
+    });
+    address
+}
+
+/// Passes bytes on until one side ends, or so many have passed.
+fn pass(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
+    let mut buffer = vec![0; 16 << 10];
+    while left > 0 {
+        let room = buffer.len().min(left);
+        match from.read(&mut buffer[..room]) {
+            Ok(read @ 1..) if to.write_all(&buffer[..read]).is_ok() => left -= read,
+            _ => break,
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+#[test]
+fn connection_that_is_cut_costs_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve_at(home.path(), "127.0.0.1:0", &["backup=tape:a.tape,size=32M"]);
+    let cuts = vec![400_000, 2_500_000, 1_000, 1_700_000, 60_000, 900_000];
+    let relay = cutting(portal, cuts.clone());
+    let uri = format!("iscsi://{relay}/{TARGET}backup");
+    let data = bytes(7_777_777);
+    fs::write(home.path().join("in"), &data).unwrap();
+    let said = done(home.path(), &["tape", "write", &uri, "in", "--sync", "500K"]);
+    assert!(said.contains("going on where the tape is"), "{said}");
+    let relay = cutting(portal, vec![6_000, 9_000, 12_000]);
+    let uri = format!("iscsi://{relay}/{TARGET}backup");
+    done(home.path(), &["tape", "read", &uri, "out"]);
+    assert!(fs::read(home.path().join("out")).unwrap() == data);
+    assert!(server.stop().success());
+    let said = done(home.path(), &["tape", "info", "a.tape"]);
+    assert!(said.contains("760 blocks, 1 file marks"), "{said}");
+}
+
+#[test]
+fn trouble_with_a_tape_is_told_in_words() {
+    let home = tempfile::tempdir().unwrap();
+    let volumes = [
+        "small=tape:s.tape,size=1M",
+        "locked=tape:s.tape,read_only",
+        "empty=tape:",
+        "disk=memory:1M",
+    ];
+    fs::write(home.path().join("in"), bytes(2 << 20)).unwrap();
+    let (server, uri) = serve(home.path(), volumes[0]);
+    let said = refused(home.path(), &["tape", "write", &uri, "in"]);
+    assert!(said.contains("the tape is full: it holds the first"), "{said}");
+    assert!(said.contains("the end of the tape is near"), "{said}");
+    done(home.path(), &["tape", "read", &uri, "out"]);
+    let read = fs::read(home.path().join("out")).unwrap();
+    assert!(read.len() > 500_000 && read[..] == bytes(2 << 20)[..read.len()]);
+    let said = refused(home.path(), &["tape", "write", &uri, "in", "--block", "9M"]);
+    assert!(said.contains("has 1 to 8388608 bytes"), "{said}");
+    assert!(server.stop().success());
+    let (server, portal) = serve_at(home.path(), "127.0.0.1:0", &volumes[1..]);
+    let uri = |name: &str| format!("iscsi://{portal}/{TARGET}{name}");
+    let said = refused(home.path(), &["tape", "write", &uri("locked"), "in"]);
+    assert!(said.contains("write-protected"), "{said}");
+    done(home.path(), &["tape", "read", &uri("locked"), "out"]);
+    let said = done(home.path(), &["tape", "status", &uri("locked")]);
+    assert!(said.contains("tape drive, with a tape, write-protected"), "{said}");
+    for action in ["read", "write"] {
+        let said = refused(home.path(), &["tape", action, &uri("empty"), "in"]);
+        assert!(said.contains("there is no tape in the drive"), "{said}");
+    }
+    let said = refused(home.path(), &["tape", "read", &uri("disk"), "out"]);
+    assert!(said.contains("is no tape drive: it is a disk"), "{said}");
+    let said = done(home.path(), &["tape", "status", &uri("empty")]);
+    assert!(said.contains("tape drive, empty"), "{said}");
+    let said = refused(home.path(), &["tape", "status", "file:in"]);
+    assert!(said.contains("is no unit of a server"), "{said}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn drive_belongs_to_one_client_and_its_tape_stays_in() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, uri) = serve(home.path(), "backup=tape:a.tape,size=16M");
+    fs::write(home.path().join("in"), bytes(30_000)).unwrap();
+    let mut writer = Writer::start(home.path(), &[&uri]);
+    // More than it keeps before it writes.
+    writer.give(&bytes(2 << 20));
+    let others = [vec!["tape", "write", &uri, "in"], vec!["tape", "read", &uri, "out"]];
+    for words in others {
+        let said = refused(home.path(), &words);
+        assert!(said.contains("cannot reserve") && said.contains("--take-over"), "{said}");
+    }
+    let said = refused(home.path(), &["media", "eject", "backup", "--control", "control.sock"]);
+    assert!(said.contains("--force"), "{said}");
+    done(home.path(), &["tape", "write", &uri, "in", "--take-over", "--rewind"]);
+    // The first can write nothing more.
+    writer.input = None;
+    assert!(!writer.child.wait().unwrap().success());
+    let said = fs::read_to_string(home.path().join("writer.log")).unwrap();
+    assert!(said.contains("another initiator has reserved the drive"), "{said}");
+    done(home.path(), &["tape", "read", &uri, "out", "--eject"]);
+    assert!(fs::read(home.path().join("out")).unwrap() == bytes(30_000));
+    let said = done(home.path(), &["tape", "status", &uri]);
+    assert!(said.contains("empty"), "{said}");
+    assert!(server.stop().success());
+}
