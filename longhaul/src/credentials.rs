@@ -68,7 +68,7 @@ options! {
             default: Standard::Value("false"),
             place: Place::Both,
             help: "Allow CHAP with SHA-1 and MD5 too, for peers that know nothing better",
-            manual: "Of the server it holds for all clients; in the table of a volume, for its own target. See [CHAP with MD5](manual.md#chap-with-md5)",
+            manual: "Of the server it holds for all clients; in the table of a volume, for its own target. See [CHAP with MD5](sessions.md#chap-with-md5)",
         }
     }
 }

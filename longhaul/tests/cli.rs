@@ -7,7 +7,7 @@
 //! them, as the end of the file does; each must exit with 0. `-- NAME --` begins a file. The ports 13260
 //! to 13264 stand for free ones.
 //!
-//! The manual's `console` examples are checked in the same way.
+//! The `console` examples of the manual, and of what it says of sessions, are checked in the same way.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -35,9 +35,18 @@ fn scripts() {
 
 #[test]
 fn the_manual() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual.md");
-    let manual = fs::read_to_string(path).unwrap();
-    let examples: Vec<_> = manual
+    check_examples("manual.md");
+}
+
+#[test]
+fn sessions_of_the_manual() {
+    check_examples("sessions.md");
+}
+
+fn check_examples(page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
+    let page = fs::read_to_string(path).unwrap();
+    let examples: Vec<_> = page
         .split("```console\n")
         .skip(1)
         .map(|rest| rest.split("```").next().unwrap())

@@ -49,21 +49,21 @@ options! {
             default: Standard::Value("false"),
             place: Place::Both,
             help: "Let anyone who reaches the port read and overwrite the volumes",
-            manual: "Beyond loopback `serve` wants this or [authentication](manual.md#authentication)",
+            manual: "Beyond loopback `serve` wants this or [authentication](sessions.md#chap)",
         }
         identity: Option<PathBuf> = path => {
             kind: FILE,
             default: Standard::Words("no secure sessions"),
             place: Place::Both,
             help: "Identity of this server, made by `longhaul identity new`, for secure sessions",
-            manual: "See [secure sessions](manual.md#secure-sessions)",
+            manual: "See [secure sessions](sessions.md#secure-sessions)",
         }
         site_key: Option<PathBuf> = path => {
             kind: FILE,
             default: Standard::Words("no HyperSCSI"),
             place: Place::Both,
             help: "Key of the site, made by `longhaul identity site-key`, for HyperSCSI",
-            manual: "See [HyperSCSI](manual.md#hyperscsi)",
+            manual: "See [HyperSCSI](sessions.md#hyperscsi)",
         }
         client_key: Vec<PublicKey> = keys => {
             kind: KEY.listed(),
@@ -157,7 +157,7 @@ options! {
             default: Standard::Words("none"),
             place: Place::Both,
             help: "Least protection of its sessions: none, integrity or encrypt",
-            manual: "See [secure sessions](manual.md#secure-sessions)",
+            manual: "See [secure sessions](sessions.md#secure-sessions)",
         }
         target: Option<TargetName> = text => {
             kind: TARGET,
@@ -350,7 +350,7 @@ options! {
             default: Standard::Words(""),
             place: Place::File,
             help: "Public key that it proves in a secure session",
-            manual: "See [secure sessions](manual.md#secure-sessions)",
+            manual: "See [secure sessions](sessions.md#secure-sessions)",
         }
         protection: Option<Demand> = text => {
             kind: DEMAND,
