@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::client::ClientId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -147,7 +148,7 @@ enum Asker {
     /// A program of this machine.
     Socket(BufReader<UnixStream>),
     /// An administrator, in a session.
-    Session(oneshot::Sender<Result<String, String>>),
+    Session { client: ClientId, answer: oneshot::Sender<Result<String, String>> },
 }
 
 /// The most bytes of the path of a socket (`sun_path` in unix(7), without the zero that ends it).
@@ -299,7 +300,7 @@ impl Request {
     pub(crate) fn is_left(&self) -> bool {
         let stream = match &self.asker {
             Asker::Socket(stream) => stream.get_ref(),
-            Asker::Session(answer) => return answer.is_closed(),
+            Asker::Session { answer, .. } => return answer.is_closed(),
         };
         let mut sockets = [PollFd::new(stream, PollFlags::empty())];
         let now = Timespec::default();
@@ -309,9 +310,20 @@ impl Request {
 
     /// One of an administrator, and what becomes its answer.
     #[must_use]
-    pub(crate) fn in_session(verb: String) -> (Self, oneshot::Receiver<Result<String, String>>) {
+    pub(crate) fn in_session(
+        client: ClientId,
+        verb: String,
+    ) -> (Self, oneshot::Receiver<Result<String, String>>) {
         let (answer, answered) = oneshot::channel();
-        (Self { asker: Asker::Session(answer), verb, since: Instant::now() }, answered)
+        (Self { asker: Asker::Session { client, answer }, verb, since: Instant::now() }, answered)
+    }
+
+    /// The client that asks, if it is one of a session.
+    pub(crate) const fn client(&self) -> Option<&ClientId> {
+        match &self.asker {
+            Asker::Socket(_) => None,
+            Asker::Session { client, .. } => Some(client),
+        }
     }
 
     /// One that nobody waits for.
@@ -326,7 +338,7 @@ impl Request {
     pub fn answer(self, answer: Outcome<String>) {
         let mut stream = match self.asker {
             Asker::Socket(stream) => stream,
-            Asker::Session(asker) => {
+            Asker::Session { answer: asker, .. } => {
                 drop(asker.send(answer.map_err(|why| why.to_string())));
                 return;
             }

@@ -3,8 +3,9 @@
 mod common;
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{LONGHAUL, PATIENCE, Running, run};
@@ -69,11 +70,17 @@ volumes = ["backup"]
         fs::read_to_string(self.path("longhaul.toml")).unwrap()
     }
 
-    /// Has `who` ask by `uri`; the exit code, and what is printed.
-    fn asks(&self, who: &str, uri: &str, request: &[&str]) -> (Option<i32>, String) {
+    /// How `who` asks by `uri`.
+    fn asking(&self, who: &str, uri: &str, request: &[&str]) -> Command {
         let mut command = Command::new(LONGHAUL);
         command.args(["admin", uri, "--identity", who, "--site-key", "site.key"]).args(request);
-        let (printed, status) = run(command.current_dir(self.dir.path()));
+        command.current_dir(self.dir.path());
+        command
+    }
+
+    /// Has `who` ask by `uri`; the exit code, and what is printed.
+    fn asks(&self, who: &str, uri: &str, request: &[&str]) -> (Option<i32>, String) {
+        let (printed, status) = run(&mut self.asking(who, uri, request));
         (status.code(), printed)
     }
 
@@ -170,6 +177,39 @@ fn change_of_the_configuration_is_in_force_or_not_in_the_file() {
     site.does(&["config", "unset", "volumes.more", "clients.admin.volumes"]);
     site.does(&["config", "unset", "volumes.media", "clients.user.read_only"]);
     assert_eq!(site.file().trim_end(), before.trim_end());
+    assert!(site.server.stop().success());
+}
+
+/// What is asked meanwhile is done, and goes with none of it.
+#[test]
+fn change_that_waits_for_a_silent_target_is_not_in_the_file_before_it_is_in_force() {
+    let site = Site::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("iscsi://{}/iqn.2026-11.org.example:silent/0", silent.local_addr().unwrap());
+    let change = format!("volumes.silent.uri={uri}");
+    let mut asking = site.asking("admin", &site.uris[1], &["config", "set", &change]);
+    let mut asking = asking.stderr(Stdio::null()).spawn().unwrap();
+    // The server asks the target, so the change is under way.
+    let _asked = silent.accept().unwrap();
+    assert!(!site.file().contains("silent"));
+    site.does(&["revoke", "user"]);
+    assert!(!site.lets_user_in());
+    assert_eq!(asking.wait().unwrap().code(), Some(1));
+    let file = site.file();
+    assert!(!file.contains("silent") && !file.contains("[clients.user]"), "{file}");
+    assert!(site.server.stop().success());
+}
+
+/// Whoever is taken for the server could say that a client is revoked.
+#[test]
+fn server_whose_key_is_not_known_is_not_administered() {
+    let site = Site::new();
+    for uri in &site.uris {
+        let (uri, _) = uri.split_once("?pin=").unwrap();
+        let (code, printed) = site.asks("admin", uri, &["clients"]);
+        assert_eq!(code, Some(2), "{printed}");
+        assert!(printed.contains("key of the"), "{printed}");
+    }
     assert!(site.server.stop().success());
 }
 

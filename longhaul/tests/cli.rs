@@ -46,11 +46,8 @@ fn sessions_of_the_manual() {
 fn check_examples(page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
     let page = fs::read_to_string(path).unwrap();
-    let examples: Vec<_> = page
-        .split("```console\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap())
-        .collect();
+    let examples: Vec<_> =
+        page.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(!examples.is_empty());
     check(&examples.concat());
 }

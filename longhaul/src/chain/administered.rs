@@ -23,9 +23,14 @@ impl fmt::Debug for Administered {
 /// Logs in to the server of a volume, which is neither opened nor reserved.
 pub async fn administer(uri: &Uri, login: Login) -> Outcome<Administered> {
     let what = || format!("cannot administer the server of {uri}");
-    if let Location::Unit(unit) = uri.location()
-        && login.seal.pinned(unit.pin)?.is_none()
-    {
+    // Who is taken for the server is told secrets, and could confirm what did not happen.
+    let is_known = match uri.location() {
+        Location::Unit(unit) => login.seal.pinned(unit.pin)?.is_some(),
+        Location::Served(served) => served.pin.or(login.seal.pin).is_some(),
+        // It is refused for what it is.
+        _ => true,
+    };
+    if !is_known {
         let why = "that takes a secure session, and the URI names no key of the server";
         let hint = "use the URI that the server prints, which ends in ?pin=KEY, or --pin KEY";
         return Err(Failure::usage(what()).because(why).hint(hint));

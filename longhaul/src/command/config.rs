@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::invite::PATIENCE;
 use super::server_socket::ServerSocket;
-use super::{say_done, say_text};
+use super::{say, say_done};
 use crate::config::edit::Change;
 use crate::failure::{OrFail as _, Outcome};
 
@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> Outcome {
             let file: String = serde_json::from_str(&answer).or_fail(|| {
                 "cannot read the answer: is the server of another release?".to_owned()
             })?;
-            say_text(&file.trim_end())
+            say(file.trim_end())
         }
         ConfigRequest::Change(_) => say_done(&answer),
     }

@@ -12,7 +12,7 @@ use proto::hyperscsi::{Address, Config, Endpoint, LinkId, PATHS_MAX, Transmit};
 use proto::time::Time;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Packets that are sealed before those that are there are sent.
+/// Packets that are sealed before those that are there are sent, and that wait at most for one link.
 const BATCH: usize = 64;
 
 /// What both ends agree on beyond what the protocol proposes: a command moves as much as a volume takes at a time, and
@@ -55,6 +55,10 @@ impl OneLink {
         Ok(Self { link, sender, batch, is_full: false, is_broken: false })
     }
 
+    const fn has_room(&self) -> bool {
+        !self.is_broken && self.batch.len() < BATCH
+    }
+
     /// Sends what waits; whether anything was sent.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.batch.is_empty() {
@@ -80,7 +84,7 @@ pub(crate) struct Wire {
     origin: Instant,
     timer: Pin<Box<Sleep>>,
     locals: LocalAddresses,
-    /// More packets wait for links that take nothing now than it takes in.
+    /// As many packets wait for every link as may.
     is_blocked: bool,
     /// When it was last told meanwhile that a deadline has come.
     told: Time,
@@ -173,34 +177,34 @@ impl Wire {
                 }
             }
             any |= is_sent;
-            let waiting: usize = self.links.iter().map(|one| one.batch.len()).sum();
-            self.is_blocked = waiting >= BATCH;
+            self.is_blocked = !self.links.iter().any(OneLink::has_room);
             if !is_more || !is_sent {
                 return Ok(any);
             }
         }
     }
 
-    /// Takes in packets as far as there is room; whether there may be more.
+    /// Takes in packets as far as there is room; whether there may be more. A link that takes nothing does not hold up the
+    /// others: what it has no room for is lost, as on the way. No data are, since the machine knows which links take them.
     fn fill(
         &mut self,
         next: &mut impl FnMut(Time, &dyn Fn(LinkId) -> bool) -> Option<Transmit>,
     ) -> bool {
         let now = self.now();
-        let mut room =
-            BATCH - self.links.iter().map(|one| one.batch.len()).sum::<usize>().min(BATCH);
-        while room > 0 {
+        for _ in 0..BATCH {
+            if !self.links.iter().any(OneLink::has_room) {
+                return true;
+            }
             let (links, locals) = (&self.links, &self.locals);
             let takes = |link| {
                 let one = &links[locals.place(link).0];
-                !one.is_full && !one.is_broken
+                !one.is_full && one.has_room()
             };
             let Some(Transmit { to, bytes }) = next(now, &takes) else { return false };
             let (at, to) = self.locals.address(to);
             let one = &mut self.links[at];
-            if !one.is_broken {
+            if one.has_room() {
                 one.batch.push(to, |buffer| buffer.extend_from_slice(&bytes));
-                room -= 1;
             }
         }
         true
@@ -325,6 +329,28 @@ mod tests {
             let endpoint = locals.endpoint(link, from);
             assert_eq!(locals.address(endpoint), (link, from));
         }
+    }
+
+    /// An interface whose transmitter hangs costs those who come by it, and nobody else.
+    #[tokio::test]
+    async fn link_that_takes_nothing_does_not_hold_up_another() {
+        let mut wire = wire();
+        wire.links[0].is_full = true;
+        let address = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 9)));
+        // More answers to strangers than there is room for, each with one for the other link behind it.
+        let mut numbers = 0..4 * BATCH as u16;
+        let mut next = |_: Time, takes: &dyn Fn(LinkId) -> bool| {
+            assert!(!takes(LinkId(0)), "it takes nothing");
+            let link = LinkId(numbers.next()? % 2);
+            Some(Transmit { to: Endpoint { link, address }, bytes: vec![7].into() })
+        };
+        let mut taken = 0;
+        while wire.fill(&mut next) {
+            taken += wire.links[1].batch.len();
+            wire.links[1].batch.clear();
+        }
+        taken += wire.links[1].batch.len();
+        assert_eq!((taken, wire.links[0].batch.len()), (2 * BATCH, BATCH));
     }
 
     /// The tasks that drive a machine ask again whenever they have done something.

@@ -84,6 +84,9 @@ const DECISION_TIME: Duration = Duration::from_secs(30);
 /// Proven clients that nobody has accepted or refused yet; the oldest one gives way.
 const UNDECIDED_MAX: usize = 64;
 
+/// Answers of set-up that wait to be sent.
+const ANSWERS_MAX: usize = 256;
+
 /// A server with all its connections.
 #[derive(Debug)]
 pub struct Server {
@@ -154,7 +157,10 @@ impl Server {
             }
             _ => None,
         };
-        self.transmits.extend(answer.map(|bytes| Transmit { to: from, bytes }));
+        // While the links take nothing they do not pile up: a client asks again.
+        if self.transmits.len() < ANSWERS_MAX {
+            self.transmits.extend(answer.map(|bytes| Transmit { to: from, bytes }));
+        }
     }
 
     fn fresh_id(&mut self) -> u32 {

@@ -42,7 +42,7 @@ impl Administrator for Requests {
         Box::pin(async move {
             tracing::info!(%client, request = %OneLine(&request), "an administrator asks");
             let ended = || Err("the server ends".to_owned());
-            let (request, answered) = Request::in_session(request);
+            let (request, answered) = Request::in_session(client, request);
             match requests.send(request).await {
                 Ok(()) => answered.await.unwrap_or_else(|_| ended()),
                 Err(_) => ended(),

@@ -1,19 +1,17 @@
-//! Changes of the configuration file that are asked for: a change that cannot be applied is taken back.
+//! What is asked about the configuration file.
 
-use super::clients::refuse_mistakes;
 use super::live::Live;
-use super::pending_edit::{PendingEdit, read};
+use super::pending_edit::read;
 use crate::command::config::ConfigRequest;
 use crate::command::options::blocking;
-use crate::config::edit::{replace, with_changes};
 use crate::failure::{Failure, OrFail as _, Outcome};
 
 /// What is left to do for a request.
 pub(super) enum Edited {
     /// It is answered.
     Answered(String),
-    /// The file is to be read again.
-    Changed,
+    /// The changes are to be applied: the file is to be read again with them.
+    Pending,
 }
 
 impl Live {
@@ -21,8 +19,7 @@ impl Live {
     pub(super) async fn edit(&mut self, request: &str) -> Outcome<Edited> {
         let unreadable = || "cannot read the request: is the client of another release?".to_owned();
         let request: ConfigRequest = serde_json::from_str(request).or_fail(unreadable)?;
-        let config = self.config().clone();
-        let path = config.origin.as_ref().map(|origin| origin.path.clone());
+        let path = self.config().origin.as_ref().map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| {
             Failure::new("this server has no configuration file").hint(
                 "`serve --config FILE` has one; what `--volume` and other options say is fixed",
@@ -36,19 +33,7 @@ impl Live {
             }
             ConfigRequest::Change(changes) => changes,
         };
-        let made = blocking(move || {
-            let before = read(&path)?;
-            let after = with_changes(&before, &changes)?;
-            refuse_mistakes(&after, &path, &config)?;
-            replace(&path, &after)?;
-            Ok(PendingEdit { path, before, after })
-        });
-        let pending = made.await?;
-        // What came before the first of several changes that wait is what is in force.
-        self.pending_edit = Some(match self.pending_edit.take() {
-            Some(earlier) => earlier.followed_by(pending),
-            None => pending,
-        });
-        Ok(Edited::Changed)
+        self.pending_changes = changes;
+        Ok(Edited::Pending)
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use proto::client::ClientId;
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::Client as Admitted;
 use proto::scsi::ports::AccessState;
@@ -25,6 +26,7 @@ use super::{
 use crate::chain::{Chain, Growth};
 use crate::cluster::Cluster;
 use crate::command::options::blocking;
+use crate::config::edit::Change;
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::hyperscsi;
@@ -42,6 +44,14 @@ pub(super) struct OpenVolume {
     pub(super) disk: Disk,
     /// By which it is noted.
     pub(super) identity: String,
+}
+
+/// New volumes that are open, for a configuration that is not in force yet.
+#[derive(Clone, Copy)]
+struct Opened<'a> {
+    config: &'a Config,
+    added: &'a [Served],
+    chains: &'a [Chain],
 }
 
 /// All that is being served.
@@ -65,8 +75,8 @@ pub(super) struct Live {
     pub(super) take_over_log: Arc<LineLimiter>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
-    /// A change of the file that is not in force yet.
-    pub(super) pending_edit: Option<PendingEdit>,
+    /// Changes of the file that are not in it yet.
+    pub(super) pending_changes: Vec<Change>,
     /// By which initiators have cartridges moved.
     movements: Movements,
     /// Who the server is, and where it listens, as clients are told.
@@ -122,7 +132,7 @@ impl Live {
             cluster,
             take_over_log: Arc::new(LineLimiter::of_retries()),
             invitations,
-            pending_edit: None,
+            pending_changes: Vec::new(),
             movements,
             known_as,
         }
@@ -170,7 +180,9 @@ impl Live {
         let origin = self.config.origin.as_ref();
         let path = origin.map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
-        let mut config = unless_stopped(&stop, blocking(move || Config::read(&path))).await?;
+        let changes = self.pending_changes.clone();
+        let made = blocking(move || PendingEdit::make(path, &changes));
+        let (mut config, edit) = unless_stopped(&stop, made).await?;
         config.closed |= self.config.closed;
         self.refuse_fixed_changes(&config)?;
         refuse_unauthenticated(&config, &self.portals)?;
@@ -183,17 +195,10 @@ impl Live {
         self.refuse_rename(&config, &added)?;
         refuse_state(config.state.as_deref())?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
-        let growths = match self.prepare_growth(&config, filter, &stop).await {
-            Ok(growths) => growths,
+        let opened = Opened { config: &config, added: &added, chains: &chains };
+        let (growths, remembered) = match self.prepare_opened(opened, (filter, edit), &stop).await {
+            Ok(prepared) => prepared,
             Err(why) => {
-                discard(chains, &added, config.state.as_deref()).await;
-                return Err(why);
-            }
-        };
-        let remembered = match remember(&added, &chains, &config).await {
-            Ok(remembered) => remembered,
-            Err(why) => {
-                growths.into_values().for_each(Growth::undo);
                 discard(chains, &added, config.state.as_deref()).await;
                 return Err(why);
             }
@@ -203,6 +208,35 @@ impl Live {
         note_sizes(grown.cloned().collect(), config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
         Ok(Prepared { config, added, remembered, chains, growths, clients })
+    }
+
+    /// What is left once the volumes are open: what has grown, the names of all, and last the file, which then says what is
+    /// about to be in force.
+    async fn prepare_opened(
+        &self,
+        Opened { config, added, chains }: Opened<'_>,
+        (filter, edit): (EnvFilter, PendingEdit),
+        stop: &Stop,
+    ) -> Outcome<(Growths, Vec<Remembered>)> {
+        let growths = self.prepare_growth(config, filter, stop).await?;
+        let remembered = match remember(added, chains, config).await {
+            Ok(remembered) => blocking(move || edit.write()).await.map(|()| remembered),
+            Err(why) => Err(why),
+        };
+        match remembered {
+            Ok(remembered) => Ok((growths, remembered)),
+            Err(why) => {
+                growths.into_values().for_each(Growth::undo);
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether this client may administer the server as it is now.
+    pub(super) fn is_administrator(&self, client: &ClientId) -> bool {
+        let ClientId::Key(key) = client else { return false };
+        let mut clients = self.config.clients.iter();
+        clients.any(|one| one.administers && !one.paused && one.key.as_ref() == Some(key))
     }
 
     /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
@@ -402,8 +436,7 @@ impl Live {
 
     /// Closes everything, after the sessions have ended.
     /// `is_idle` says that no session was dropped, of which a write may be under way.
-    pub(super) async fn close(mut self, is_idle: bool) -> Outcome {
-        self.pending_edit.take().into_iter().for_each(PendingEdit::undo);
+    pub(super) async fn close(self, is_idle: bool) -> Outcome {
         let Self { open_volumes, closings, node, beside, config, cluster, .. } = self;
         drop((node, beside));
         let closed = close_volumes(open_volumes, (config.state, is_idle)).await;

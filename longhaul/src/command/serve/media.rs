@@ -23,6 +23,10 @@ use crate::uri::Location;
 /// told that the drive is busy.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long the file of a medium may take to answer. Nothing else that the server is told is done until then either: a file
+/// system that hangs must not keep the server from ending, or from taking the rights of a client.
+const OPENED_WITHIN: Duration = Duration::from_secs(5);
+
 /// How long commands may be at a medium before it stays. Nothing else that the server is told is done until then, such as
 /// to take the rights of a client.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
@@ -83,11 +87,7 @@ impl Live {
         force: bool,
     ) -> Result<(), NotExchanged> {
         let volume = self.drive(name, disc)?;
-        let served = served_before(self.config().state.as_deref()).await?;
-        // Of nothing but a file that is there: nobody waits for it.
-        let (_stopper, stop) = Stopper::new();
-        let noted = (self.config().state.as_deref(), &served);
-        let chain = open_one(&volume, noted, OnExchange::Warn, &stop).await?;
+        let chain = self.open_medium(&volume).await?;
         let Some(open_volume) = self.open_volumes.get_mut(name) else {
             return Err(Failure::new(format!("there is no drive {name} any more")).into());
         };
@@ -112,6 +112,21 @@ impl Live {
         tracing::info!(volume = name, uri = %volume.uri, "medium exchanged");
         tokio::spawn(close(old));
         Ok(())
+    }
+
+    async fn open_medium(&self, volume: &Served) -> Outcome<Chain> {
+        let state = self.config().state.as_deref();
+        let opened = timeout(OPENED_WITHIN, async {
+            let served = served_before(state).await?;
+            // Of nothing but a file that is there: nobody waits for it.
+            let (_stopper, stop) = Stopper::new();
+            open_one(volume, (state, &served), OnExchange::Warn, &stop).await
+        });
+        opened.await.unwrap_or_else(|_| {
+            let seconds = OPENED_WITHIN.as_secs();
+            let why = format!("{} did not answer within {seconds} s", volume.uri);
+            Err(Failure::new(why).hint("does its file system hang? the drive is as it was"))
+        })
     }
 
     /// The drive of this name as it is with that disc.

@@ -1,39 +1,51 @@
-//! A change of the configuration file that is not in force yet.
+//! Changes of the configuration file that were asked for and are not in it yet: they are written when all that they need
+//! is there, so that a change which cannot be applied never was in the file.
 
 use std::path::{Path, PathBuf};
 
 use super::invitations::read_text;
-use crate::config::edit::replace;
+use crate::config::Config;
+use crate::config::edit::{Change, replace, with_changes};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 
-/// A change that is in the file and not in force yet.
+/// The file with changes.
 pub(super) struct PendingEdit {
-    pub(super) path: PathBuf,
-    pub(super) before: String,
-    pub(super) after: String,
+    path: PathBuf,
+    before: String,
+    after: String,
 }
 
 impl PendingEdit {
-    /// Both in one: `later` was made on top of this.
-    pub(super) fn followed_by(self, later: Self) -> Self {
-        Self { after: later.after, ..self }
+    /// The configuration as it is with these changes of the file.
+    pub(super) fn make(path: PathBuf, changes: &[Change]) -> Outcome<(Config, Self)> {
+        let before = read(&path)?;
+        let after = match changes {
+            [] => before.clone(),
+            changes => with_changes(&before, changes)?,
+        };
+        let (config, wrong) = Config::parse(&after, &path);
+        if !wrong.is_empty() {
+            return Err(crate::config::refuse(&path, &wrong));
+        }
+        Ok((config, Self { path, before, after }))
     }
 
-    /// It could not be put in force: the file is as it was, unless somebody else has changed it too.
-    pub(super) fn undo(self) {
+    /// Writes it, if anything is changed.
+    pub(super) fn write(self) -> Outcome {
         let Self { path, before, after } = self;
-        let undone = read(&path).and_then(|text| match text == after {
-            true => replace(&path, &before),
-            false => Err(Failure::new("somebody else has changed it meanwhile")),
-        });
-        if let Err(why) = undone {
-            tracing::error!("{} keeps a change that was not applied: {why}", path.shown());
+        if before == after {
+            return Ok(());
         }
+        if read(&path)? != before {
+            let why = format!("somebody else has changed {} meanwhile", path.shown());
+            return Err(Failure::new(why).hint("nothing was changed; ask again"));
+        }
+        replace(&path, &after)
     }
 }
 
 /// The text of the file.
 pub(super) fn read(path: &Path) -> Outcome<String> {
-    read_text(path).or_fail(|| format!("cannot read {}", path.shown()))
+    read_text(path).or_fail(|| format!("cannot read the configuration {}", path.shown()))
 }

@@ -14,7 +14,6 @@ use super::gateway::Done;
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use super::movements::{Moved, MovementAsked};
-use super::pending_edit::PendingEdit;
 use crate::cluster::RoleChanges;
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -184,19 +183,7 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
             }
             Event::Ended(outcome) => Some(outcome),
             Event::Hangup => reload(live, &mut events, Vec::new()).await,
-            Event::Asked(request) if request.verb.starts_with(CONFIG) => {
-                edit(live, &mut events, request).await
-            }
-            Event::Asked(request) => match live.administer(&request.verb).await {
-                Some(answer) => {
-                    request.answer(answer);
-                    None
-                }
-                None => match answer(live, request) {
-                    Some(asked) => reload(live, &mut events, vec![asked]).await,
-                    None => None,
-                },
-            },
+            Event::Asked(request) => carry_out(live, &mut events, request).await,
             Event::Enrol(client) => {
                 live.enrol(client).await;
                 None
@@ -221,6 +208,35 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
     }
 }
 
+/// Does what is asked. How the server has ended meanwhile, if it has.
+async fn carry_out(
+    live: &mut Live,
+    events: &mut Events,
+    request: Request,
+) -> Option<Outcome<bool>> {
+    let request = permitted(live, request)?;
+    if request.verb.starts_with(CONFIG) {
+        return edit(live, events, request).await;
+    }
+    match live.administer(&request.verb).await {
+        Some(answer) => request.answer(answer),
+        None => {
+            let asked = answer(live, request)?;
+            return reload(live, events, vec![asked]).await;
+        }
+    }
+    None
+}
+
+/// A request that came before its administrator lost that right is refused.
+fn permitted(live: &Live, request: Request) -> Option<Request> {
+    if request.client().is_none_or(|client| live.is_administrator(client)) {
+        return Some(request);
+    }
+    request.answer(Err(Failure::new("this client is no administrator any more")));
+    None
+}
+
 /// Answers what can be answered at once. A reload is given back.
 fn answer(live: &Live, request: Request) -> Option<Request> {
     let answer = match request.verb.as_str() {
@@ -241,7 +257,7 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
 async fn edit(live: &mut Live, events: &mut Events, request: Request) -> Option<Outcome<bool>> {
     let asked = request.verb.strip_prefix(CONFIG).unwrap_or_default().to_owned();
     match live.edit(&asked).await {
-        Ok(Edited::Changed) => return reload(live, events, vec![request]).await,
+        Ok(Edited::Pending) => return reload(live, events, vec![request]).await,
         Ok(Edited::Answered(answer)) => request.answer(Ok(answer)),
         Err(why) => request.answer(Err(why)),
     }
@@ -272,6 +288,7 @@ async fn reload(
             (prepared, _) => apply(live, prepared, waiting),
         }
         for request in revocations {
+            let Some(request) = permitted(live, request) else { continue };
             match live.administer(&request.verb).await {
                 Some(answer) => request.answer(answer),
                 None => drop(answer(live, request)),
@@ -364,7 +381,7 @@ impl Reload {
 
     fn give_up(&mut self, why: &'static str) {
         if why == REPLACED {
-            // A change of the file is in what is read next.
+            // A change that was asked for is in what is prepared next.
             let asked = std::mem::take(&mut self.asked).into_iter();
             let (edits, others) = asked.partition(|request| request.verb.starts_with(CONFIG));
             let edits: Vec<_> = edits;
@@ -396,14 +413,13 @@ fn due<'a>(asked: impl Iterator<Item = &'a Request>) -> Option<Instant> {
 }
 
 fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
+    live.pending_changes.clear();
     match prepared.map(|prepared| live.apply(prepared)) {
         Ok(applied) => {
-            live.pending_edit = None;
             systemd::ready(&live.summary());
             tokio::spawn(report(applied, asked));
         }
         Err(why) => {
-            live.pending_edit.take().into_iter().for_each(PendingEdit::undo);
             tracing::error!(
                 "configuration not applied, nothing has changed: {}",
                 why.on_one_line()

@@ -136,8 +136,8 @@ async fn connect_to(
     (port, within): (u64, Duration),
 ) -> Result<Connected, SessionError> {
     let socket = |why| SessionError::Socket(server.clone(), why);
-    let links: Result<Vec<_>, _> = places.iter().map(open).collect();
-    let wire = Wire::new(links?).map_err(socket)?;
+    let (links, places) = open_usable(places)?;
+    let wire = Wire::new(links).map_err(socket)?;
     let Credentials { identity, site_key, pin } = credentials.clone();
     let config = match server {
         Server::Ip(_) => Config::ip(identity, site_key, new_cipher),
@@ -169,6 +169,32 @@ async fn connect_to(
             shared.abandoned.notify_one();
             Err(SessionError::Silent(server.clone(), within))
         }
+    }
+}
+
+/// The links by which these places are reached, without those that cannot be used now, and their places: an interface that is
+/// gone costs its path only.
+fn open_usable<'a, 'b>(
+    places: &'a [Place<'b>],
+) -> Result<(Vec<Link>, Vec<&'a Place<'b>>), SessionError> {
+    let (mut links, mut usable, mut first_failure) = (Vec::new(), Vec::new(), None);
+    for place in places {
+        match open(place) {
+            Ok(link) => {
+                links.push(link);
+                usable.push(place);
+            }
+            Err(why) => {
+                if places.len() > 1 {
+                    tracing::warn!(server = %place.server, %why, "the path is left out");
+                }
+                first_failure.get_or_insert(why);
+            }
+        }
+    }
+    match first_failure {
+        Some(why) if links.is_empty() => Err(why),
+        _ => Ok((links, usable)),
     }
 }
 
