@@ -1,5 +1,5 @@
-//! What a successor has to know of a mount whose server was killed: who has the file open, and whether anything was
-//! acknowledged that is not stable. It is kept in a file that outlives the process and need not outlive the machine.
+//! What a successor has to know of a mount whose server was killed or replaced: who has the file open, whether anything was
+//! acknowledged that is not stable, and the first change that failed. It is kept in a file that outlives the process and need not outlive the machine.
 
 use std::fs::File;
 use std::io;
@@ -17,6 +17,12 @@ const MAGIC: [u8; 8] = *b"LHFUSE\0\x01";
 // Where its parts are: whether something is not stable, then how many have the file open, and as what.
 const UNFLUSHED_AT: u64 = 8;
 const OPEN_AT: u64 = 16;
+
+/// Where the first change that failed is told: its length, and the text.
+const FAILURE_AT: u64 = 4096;
+
+/// How much of that is kept.
+const FAILURE_MAX: usize = 512;
 
 /// The record, as its server keeps it.
 #[derive(Debug, Default)]
@@ -37,6 +43,8 @@ struct State {
     begun: u64,
     /// Changes that have not ended.
     running: usize,
+    /// The first change that failed.
+    failure: Option<String>,
 }
 
 /// What a flush has to cover so that everything is stable: nothing that has begun was running, and this many had begun.
@@ -65,7 +73,8 @@ impl Record {
         let mut handles = vec![0; count * 8];
         file.read_exact_at(&mut handles, OPEN_AT + 8)?;
         let open = (0..count).map(|index| u64::from_ne_bytes(word(&handles, index * 8))).collect();
-        let state = State { open, unflushed: unflushed != [0; 8], ..State::default() };
+        let failure = read_failure(&file)?;
+        let state = State { open, unflushed: unflushed != [0; 8], failure, ..State::default() };
         Ok(Self { file: Some(file), is_stable: false, state: Mutex::new(state) })
     }
 
@@ -112,6 +121,27 @@ impl Record {
             tracing::warn!(%why, "cannot note that the file was closed");
         }
         state.open.len()
+    }
+
+    /// A change failed: whoever ends the mount is told of the first one, and by whom it may be.
+    pub(super) fn failed(&self, why: &impl ToString) {
+        let mut state = self.lock();
+        if state.failure.is_some() {
+            return;
+        }
+        let why = why.to_string();
+        let kept = why.as_bytes().get(..FAILURE_MAX).unwrap_or(why.as_bytes());
+        let bytes = [&(kept.len() as u64).to_ne_bytes(), kept].concat();
+        if let Err(why) = self.write(FAILURE_AT, &bytes) {
+            tracing::warn!(%why, "cannot note that a change failed");
+        }
+        state.failure = Some(why);
+    }
+
+    /// The first change that failed, if one did: those who asked for it were told.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.lock().failure.clone()
     }
 
     /// A change begins. That something is not stable is noted before it can be acknowledged.
@@ -166,6 +196,21 @@ impl Record {
     }
 }
 
+/// The first change that failed under the servers before; records that end before it have none.
+fn read_failure(file: &File) -> io::Result<Option<String>> {
+    let mut bytes = [0; 8 + FAILURE_MAX];
+    let mut read = 0;
+    while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, FAILURE_AT + read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    let len = usize::try_from(u64::from_ne_bytes(word(&bytes, 0))).unwrap_or(usize::MAX);
+    let text = bytes.get(8..8 + len.min(FAILURE_MAX)).filter(|text| !text.is_empty());
+    Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+}
+
 /// Eight bytes of what was read as long as that.
 fn word(bytes: &[u8], at: usize) -> [u8; 8] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
@@ -210,6 +255,21 @@ mod tests {
         let covered = record.flush_begins();
         record.flushed(covered);
         assert!(!noted() && !record.is_unflushed());
+    }
+
+    #[test]
+    fn record_tells_a_successor_of_the_first_change_that_failed() {
+        let file = tempfile::tempfile().unwrap();
+        let record = Record::create(file.try_clone().unwrap()).unwrap();
+        let successor = || Record::read(file.try_clone().unwrap()).unwrap();
+        assert_eq!((record.failure(), successor().failure()), (None, None));
+        let why = "é".repeat(FAILURE_MAX);
+        record.failed(&why);
+        record.failed(&"another");
+        assert_eq!(record.failure().unwrap(), why);
+        assert_eq!(successor().failure().unwrap(), "é".repeat(FAILURE_MAX / 2));
+        successor().failed(&"a later one");
+        assert!(successor().failure().unwrap().starts_with('é'));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use proto::fuse::{
@@ -44,8 +44,6 @@ pub(super) struct File {
     runtime: Handle,
     pub(super) clients: Clients,
     pub(super) record: Record,
-    /// The first change that failed.
-    pub(super) failure: OnceLock<String>,
     log_limiter: LineLimiter,
 }
 
@@ -69,7 +67,6 @@ impl File {
             runtime: Handle::current(),
             clients,
             record,
-            failure: OnceLock::new(),
             log_limiter: LineLimiter::default(),
         }
     }
@@ -300,7 +297,7 @@ impl File {
     fn answer_of(&self, error: &volume::Error, changes: bool) -> Errno {
         if is_news(error.kind) {
             if changes {
-                let _ = self.failure.set(error.to_string());
+                self.record.failed(error);
             }
             if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
                 let source = error.source.as_ref().map(ToString::to_string);

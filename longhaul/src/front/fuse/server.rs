@@ -160,7 +160,7 @@ impl Server {
     /// The first change that failed, if one did: those who asked for it were told.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.file.failure.get().cloned()
+        self.file.record.failure()
     }
 
     /// Leaves the mount where it is at the end: something was lost, and whoever replaces it has to know.

@@ -236,7 +236,7 @@ impl KernelServer {
             tracing::error!(%why, "cannot flush before the device is ended");
         }
         if let Some(failure) = volume.failure() {
-            let _ = self.failure.set(failure.clone());
+            let _ = self.failure.set(failure);
         }
     }
 

@@ -1,17 +1,16 @@
 //! A volume of which a record notes what is acknowledged and not stable, for the process that goes on after this one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use volume::{Durability, Error, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work};
 
 use crate::front::Record;
 
-/// A volume, its record, and the first change that failed.
+/// A volume and its record.
 pub(super) struct Recorded {
     inner: Arc<dyn Volume>,
     record: Record,
-    failure: OnceLock<String>,
 }
 
 /// A change that has not ended.
@@ -19,12 +18,12 @@ struct Running<'a>(&'a Record);
 
 impl Recorded {
     pub(super) fn new(inner: Arc<dyn Volume>, record: Record) -> Self {
-        Self { inner, record, failure: OnceLock::new() }
+        Self { inner, record }
     }
 
     /// The first change that failed, if one did.
-    pub(super) fn failure(&self) -> Option<&String> {
-        self.failure.get()
+    pub(super) fn failure(&self) -> Option<String> {
+        self.record.failure()
     }
 
     /// A change, of which the record knows before anybody can rely on it.
@@ -47,7 +46,7 @@ impl Recorded {
         if let Err(why) = &done
             && is_news(why.kind)
         {
-            let _ = self.failure.set(why.to_string());
+            self.record.failed(why);
         }
         done
     }
