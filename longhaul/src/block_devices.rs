@@ -42,7 +42,12 @@ pub(crate) struct Mount {
 
 /// All mounts of this process, the latest last.
 pub(crate) fn mounts() -> Vec<Mount> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts_in(Path::new("/proc/self"))
+}
+
+/// All mounts that a process sees.
+fn mounts_in(process: &Path) -> Vec<Mount> {
+    let text = fs::read(process.join("mountinfo")).unwrap_or_default();
     text.split(|byte| *byte == b'\n').filter_map(mount).collect()
 }
 
@@ -53,12 +58,44 @@ pub(crate) fn mounted_at(place: &Path) -> Option<Mount> {
 
 /// The mounts of a block device and its partitions, the latest first.
 pub(crate) fn mounts_of(node: &Path) -> Vec<Mount> {
-    let node = node.as_os_str().as_bytes();
-    let is_its = |source: &Path| {
-        let rest = source.as_os_str().as_bytes().strip_prefix(node);
-        rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'p')
-    };
-    mounts().into_iter().rev().filter(|mount| is_its(&mount.source)).collect()
+    mounts().into_iter().rev().filter(|mount| is_of(mount, node)).collect()
+}
+
+fn is_of(mount: &Mount, node: &Path) -> bool {
+    let source = mount.source.as_os_str().as_bytes();
+    let rest = source.strip_prefix(node.as_os_str().as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'p')
+}
+
+/// One process of each other mount namespace that has a mount of this block device, by its number and name, and where: a
+/// container, or `ip netns exec`, takes a copy of all mounts, which keeps the device busy.
+pub(crate) fn mounts_elsewhere(node: &Path) -> Vec<(u32, String, Mount)> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut seen: Vec<_> = namespace(Path::new("/proc/self")).into_iter().collect();
+    let mut found = Vec::new();
+    for (pid, process) in processes() {
+        let Some(other) = namespace(&process).filter(|other| !seen.contains(other)) else {
+            continue;
+        };
+        seen.push(other);
+        let mut mounts = mounts_in(&process).into_iter();
+        if let Some(mount) = mounts.find(|mount| is_of(mount, node)) {
+            found.push((pid, name_of(&process), mount));
+        }
+    }
+    found
+}
+
+fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    processes.filter_map(|process| {
+        let pid: u32 = process.file_name()?.to_str()?.parse().ok()?;
+        Some((pid, process))
+    })
+}
+
+fn name_of(process: &Path) -> String {
+    fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned()
 }
 
 fn mount(line: &[u8]) -> Option<Mount> {
@@ -94,18 +131,8 @@ fn unescaped(field: &[u8]) -> PathBuf {
 
 /// Processes that have something below `place` open, or work there, as far as this user may know.
 pub(crate) fn users_of(place: &Path) -> Vec<String> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let numbered = processes.filter_map(|process| {
-        let pid: u32 = process.file_name()?.to_str()?.parse().ok()?;
-        Some((pid, process))
-    });
-    let users = numbered.filter(|(_, process)| uses(process, place));
-    users
-        .map(|(pid, process)| {
-            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-            format!("process {pid} ({})", name.trim())
-        })
-        .collect()
+    let users = processes().filter(|(_, process)| uses(process, place));
+    users.map(|(pid, process)| format!("process {pid} ({})", name_of(&process))).collect()
 }
 
 fn uses(process: &Path, place: &Path) -> bool {

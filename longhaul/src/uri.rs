@@ -563,7 +563,7 @@ impl Host {
         };
         // The system takes a number alone for an address: 80 for 0.0.0.80.
         let is_number = name.bytes().all(|digit| digit.is_ascii_digit());
-        if is_number || name.contains(char::is_whitespace) {
+        if is_number || name.contains(|c: char| c.is_whitespace() || "?&=#".contains(c)) {
             return Err(wrong());
         }
         Ok(Self { name: name.to_owned(), port })
@@ -689,6 +689,10 @@ mod tests {
             ("hyperscsi://me@host/b", "credentials do not belong"),
             ("hyperscsi://host/b?paths=far", "not of the form"),
             ("hyperscsi://host/b?path=far:port", "HOST:PORT"),
+            // A key that is not where it belongs would not be asked for.
+            ("hyperscsi://host/b?path=far?pin=lhpub1-x", "HOST:PORT"),
+            ("hyperscsi://host/b?path=far#pin=lhpub1-x", "HOST:PORT"),
+            ("hyperscsi://host/b?path=far:7?pin=lhpub1-x", "HOST:PORT"),
             (
                 "hyperscsi://h/b?path=a&path=b&path=c&path=d&path=e&path=f&path=g&path=i",
                 "more than 7 further paths",

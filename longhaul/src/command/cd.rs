@@ -1,8 +1,7 @@
 //! `longhaul cd`: the disc in the optical drive of a server.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use volume::layer::pipeline::Settings;
 use volume::{Span, Volume};
 
 use super::options::{LoginArgs, OutageArgs};
+use super::output::{is_stream, not_written, output};
 use super::units::type_name;
 use super::{closing, named, say, say_done, say_json, stop_on_signals, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions, UnitOptions, open_unit};
@@ -165,6 +165,7 @@ impl DriveArgs {
 
 async fn read(drive: &DriveArgs, to: &Path) -> Outcome {
     let stop = stop_on_signals()?;
+    let mut out = output(to)?;
     let options = drive.options().await?;
     let options = OpenOptions {
         read_only: true,
@@ -177,19 +178,14 @@ async fn read(drive: &DriveArgs, to: &Path) -> Outcome {
     };
     let chain = chain::open(&drive.uri, options).await?;
     let size = chain.volume().shape().size;
-    let is_stream = to == Path::new("-");
     let copied = closing(chain, async |chain: &Chain| {
         if let Some(target) = chain.probe().await? {
             refuse_other(&drive.uri, target.device_type)?;
         }
-        let mut out: Box<dyn Write + Send> = match is_stream {
-            true => Box::new(io::stdout()),
-            false => Box::new(File::create(to).or_fail(|| format!("cannot write {}", to.shown()))?),
-        };
         unless_stopped(&stop, copy(&drive.uri, &*chain.volume(), &mut *out)).await
     });
     copied.await?;
-    match is_stream {
+    match is_stream(to) {
         true => Ok(()),
         false => say_done(&format!("{}: {}", to.shown(), Size(size))),
     }
@@ -225,11 +221,4 @@ async fn first_unreadable(disc: &dyn Volume, piece: Span) -> u64 {
         at += block;
     }
     at
-}
-
-fn not_written(why: io::Error) -> Failure {
-    match why.kind() {
-        io::ErrorKind::BrokenPipe => Failure::output_closed(),
-        _ => Failure::new("cannot write what was read").because(why),
-    }
 }

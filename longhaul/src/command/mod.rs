@@ -45,6 +45,7 @@ pub mod mount;
 pub(crate) mod named;
 mod open_metrics;
 mod options;
+mod output;
 pub mod reload;
 pub mod replay;
 pub mod revoke;

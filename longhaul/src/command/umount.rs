@@ -12,11 +12,13 @@ use tokio::task::spawn_blocking;
 use super::attach::kept;
 use super::attached::{AttachStatus, Found, PATIENCE, attachments, look};
 use super::say_done;
-use crate::block_devices::{devices_over, file_of, mounted_at, mounts_of, users_of};
+use crate::block_devices::{
+    devices_over, file_of, mounted_at, mounts_elsewhere, mounts_of, users_of,
+};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::front::nbd::{self, KernelClient};
-use crate::printable::Shown as _;
+use crate::printable::{OneLine, Quoted as _, Shown as _};
 use crate::remembered;
 use crate::size::Size;
 use crate::uri::Uri;
@@ -228,6 +230,9 @@ pub(super) async fn end(address: &AttachmentAddress) -> Outcome {
         loop {
             tokio::time::sleep(TELL_EVERY).await;
             tell_of_progress(&control).await;
+            if let AttachmentAddress::File(file) = address {
+                tell_of_mounts_elsewhere(file);
+            }
         }
     };
     tokio::select! {
@@ -264,6 +269,19 @@ async fn tell_of_progress(control: &Path) {
             "longhaul: {attachment}: {bytes} bytes are not flushed yet; {}",
             volume.state
         ));
+    }
+}
+
+/// Says who else has it mounted: to unmount it here does not end that.
+fn tell_of_mounts_elsewhere(file: &Path) {
+    for device in devices_over(file) {
+        for (pid, name, mount) in mounts_elsewhere(&device) {
+            let (name, place) = (OneLine(name), mount.place.quoted());
+            print_error(&format_args!(
+                "longhaul: it is still mounted in another mount namespace, that of process {pid} ({name}): end that, or \
+                 `nsenter -t {pid} -m umount {place}`"
+            ));
+        }
     }
 }
 

@@ -103,6 +103,7 @@ pub struct Change {
 /// The text with these changes.
 pub fn with_changes(text: &str, changes: &[Change]) -> Outcome<String> {
     let mut document = parse(text)?;
+    let has_clients = document.contains_key("clients");
     for change in changes {
         let Change { key, value } = change;
         let done = Key::parse(key).or_fail(String::new).and_then(|path| match value {
@@ -110,6 +111,9 @@ pub fn with_changes(text: &str, changes: &[Change]) -> Outcome<String> {
             None => unset(document.as_table_mut(), &path),
         });
         done.map_err(|why| why.within(&format!("cannot change `{key}`")))?;
+    }
+    if has_clients {
+        keep_closed(&mut document)?;
     }
     let text = document.to_string();
     match text.len() as u64 > TEXT_MAX {
@@ -164,12 +168,19 @@ pub fn without_client(text: &str, name: &str) -> Outcome<Option<String>> {
     if document.get("clients").is_none() || clients(&mut document)?.remove(name).is_none() {
         return Ok(None);
     }
+    keep_closed(&mut document)?;
+    Ok(Some(document.to_string()))
+}
+
+/// The table `clients` stays, if empty: without it everybody may log in.
+fn keep_closed(document: &mut DocumentMut) -> Outcome {
+    clients(document)?;
     if let Some(clients) = document.get_mut("clients").and_then(Item::as_table_mut) {
         clients.set_implicit(!clients.is_empty());
         // One that was written as `clients.NAME.key` would not be printed if empty.
         clients.set_dotted(!clients.is_empty() && clients.is_dotted());
     }
-    Ok(Some(document.to_string()))
+    Ok(())
 }
 
 fn parse(text: &str) -> Outcome<DocumentMut> {
@@ -271,6 +282,19 @@ volumes = []
         }
         let back = [("volumes.media", None), ("clients.old.volumes", Some("[]"))];
         assert_eq!(changed(&text, &back).unwrap(), FILE);
+    }
+
+    /// Without the table everybody could log in after the next start.
+    #[test]
+    fn clients_that_are_taken_out_leave_a_table_that_lets_nobody_in() {
+        for text in [FILE, "clients.laptop.volumes = []\n"] {
+            let none = changed(text, &[("clients", None)]).unwrap();
+            assert!(none.contains("[clients]"), "{none}");
+        }
+        let last =
+            changed("[clients.laptop]\nvolumes = []\n", &[("clients.laptop", None)]).unwrap();
+        assert!(last.contains("[clients]"), "{last}");
+        assert!(!changed("", &[("metrics", Some("x"))]).unwrap().contains("clients"));
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub enum OpenError {
 /// How many records are read before others are let run.
 const AT_ONCE: u32 = 2048;
 
+/// How much is looked at in one piece.
+const PIECE: u64 = 64 << 10;
+
 impl From<TapeError> for OpenError {
     fn from(error: TapeError) -> Self {
         match error {
@@ -149,18 +152,30 @@ async fn label_of(volume: &dyn Volume, new_id: u64) -> Result<Label, OpenError> 
         });
     }
     let label = newest(&copies, new_id)?;
-    let has_record = async || {
-        let unit = volume.read(Span::new(FIRST, UNIT)).await?;
-        Ok::<_, Error>(Header::decode(&unit).is_some())
-    };
-    if copies.iter().all(|copy| *copy == Found::Nothing) && has_record().await? {
-        // Labels are written before records: they are lost, and what is there must not be written over.
-        return Err(OpenError::Damaged);
+    if copies.iter().all(|copy| *copy == Found::Nothing) {
+        refuse_used(volume).await?;
     }
     match label.end.at <= shape.size {
         true => Ok(label),
         false => Err(OpenError::CutOff { end: label.end.at, size: shape.size }),
     }
+}
+
+/// Without labels, a tape is blank only if it holds zeroes: what is there must not be written over.
+async fn refuse_used(volume: &dyn Volume) -> Result<(), OpenError> {
+    let unit = volume.read(Span::new(FIRST, UNIT)).await?;
+    if Header::decode(&unit).is_some() {
+        // Labels are written before records: they are lost.
+        return Err(OpenError::Damaged);
+    }
+    // File systems, discs, swap areas and archives all have something there.
+    for at in (0..SIZE_MIN).step_by(PIECE as usize) {
+        let piece = volume.read(Span::new(at, PIECE)).await?;
+        if piece.iter().any(|byte| *byte != 0) {
+            return Err(OpenError::Foreign);
+        }
+    }
+    Ok(())
 }
 
 /// The label that counts. The first copy is written before the second one, and nothing is acknowledged before both are

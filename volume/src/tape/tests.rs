@@ -426,6 +426,12 @@ fn volume_that_is_no_tape_is_refused() {
     assert!(matches!(refused(Arc::new(Memory::new(SIZE, 4096))), OpenError::Blocks));
     let other = Faulty::holding(vec![7; SIZE as usize], 512);
     assert!(matches!(refused(Arc::new(other)), OpenError::Foreign));
+    // A disc has something behind its first 32 KiB, and old file systems behind their first one.
+    for at in [1024, 32 << 10, (1 << 20) - 1] {
+        let mut bytes = vec![0; SIZE as usize];
+        bytes[at] = 1;
+        assert!(matches!(refused(Arc::new(Faulty::holding(bytes, 512))), OpenError::Foreign));
+    }
     let mut label = Label::blank(1).encode().to_vec();
     label[100] ^= 1;
     let mut bytes = vec![0; SIZE as usize];

@@ -1,6 +1,5 @@
 //! `longhaul tape status|read|write`: the tape in the drive of a server.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -15,6 +14,7 @@ use super::drive::{Drive, Start};
 use super::stream::Link;
 use crate::chain::UnitOptions;
 use crate::command::options::{LoginArgs, OutageArgs, WriterArgs};
+use crate::command::output::{is_stream, not_written, output};
 use crate::command::{named, say_done, stop_on_signals, unless_stopped};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -175,19 +175,6 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
     }
 }
 
-fn is_stream(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-/// Where to write. A file is new, or written over.
-fn output(to: &Path) -> Outcome<Box<dyn io::Write + Send>> {
-    if is_stream(to) {
-        return Ok(Box::new(io::stdout()));
-    }
-    let made = File::create(to).or_fail(|| format!("cannot write {}", to.shown()))?;
-    Ok(Box::new(made))
-}
-
 async fn copy_out(
     link: &mut Link<'_>,
     mut read: Read,
@@ -214,13 +201,6 @@ async fn copy_out(
         if let Some(answer) = link.answer().await {
             link.take(&mut read, answer).await?;
         }
-    }
-}
-
-fn not_written(why: io::Error) -> Failure {
-    match why.kind() {
-        io::ErrorKind::BrokenPipe => Failure::output_closed(),
-        _ => Failure::new("cannot write what was read").because(why),
     }
 }
 

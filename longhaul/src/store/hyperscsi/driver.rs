@@ -247,7 +247,11 @@ impl Driver {
         for (told, PathStats { path, state, endpoint, .. }) in self.told.iter_mut().zip(paths) {
             if std::mem::replace(told, state) != state {
                 let (server, at) = (&self.server, shown(endpoint));
-                tracing::info!(%server, path, at, "path {}", state.name());
+                // Nothing else tells that there is less between the volume and an outage.
+                match state {
+                    PathState::Failed => tracing::warn!(%server, path, at, "path failed"),
+                    _ => tracing::info!(%server, path, at, "path {}", state.name()),
+                }
             }
         }
     }
