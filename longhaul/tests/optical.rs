@@ -221,6 +221,9 @@ fn disc_is_listed_and_read_and_what_cannot_be_read_is_named() {
     // The image loses its end under the drive.
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2500 * BLOCK as u64).unwrap();
     let (said, done) = longhaul(&["cd", "read", &uri, "copy.iso"]);
+    assert!(!done && said.contains("it exists already"), "{said}");
+    assert!(fs::read(home.path().join("copy.iso")).unwrap() == disc);
+    let (said, done) = longhaul(&["cd", "read", &uri, "short.iso"]);
     assert!(!done && said.contains("cannot read block 2500 of the disc"), "{said}");
     assert!(server.stop().success());
 }
