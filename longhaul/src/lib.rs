@@ -55,6 +55,7 @@ pub mod stop;
 pub mod store;
 mod suggest;
 pub mod systemd;
+mod tape_key;
 pub mod target;
 mod task;
 pub mod trace;

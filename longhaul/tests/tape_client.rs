@@ -228,6 +228,201 @@ fn connection_that_is_cut_costs_nothing() {
     assert!(said.contains("760 blocks, 1 file marks"), "{said}");
 }
 
+/// A pass-phrase that costs little, and files to be written.
+fn encrypting(home: &Path) -> [Vec<u8>; 3] {
+    fs::write(home.join("pass"), "correct horse battery staple\n").unwrap();
+    fs::write(home.join("wrong"), "incorrect horse\n").unwrap();
+    fs::write(home.join("key"), bytes(64)).unwrap();
+    let files = [bytes(700_001), vec![], bytes(51_100)];
+    for (file, name) in files.iter().zip(["a", "b", "c"]) {
+        fs::write(home.join(name), file).unwrap();
+    }
+    files
+}
+
+const CHEAP: [&str; 4] = ["--pbkdf-memory", "32K", "--pbkdf-iterations", "4"];
+const PASS: [&str; 2] = ["--passphrase-file", "pass"];
+const KEY: [&str; 2] = ["--key-file", "key"];
+
+#[test]
+fn encrypted_files_come_back_with_their_pass_phrase_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let (home, path) = (home.path(), |name: &str| home.path().join(name));
+    let files = encrypting(home);
+    let (server, uri) = serve(home, "backup=tape:a.tape,size=16M");
+    let write = |words: &[&str]| {
+        done(home, &[&["tape", "write", &uri], words, &CHEAP].concat());
+    };
+    write(&[&["a"], &PASS[..]].concat());
+    write(&[&["b", "--append"], &PASS[..]].concat());
+    write(&[&["c", "--append", "--fixed", "512"], &KEY[..]].concat());
+    done(home, &["tape", "write", &uri, "c", "--append"]);
+    let read = |number: &str, words: &[&str]| {
+        let words = [&["tape", "read", &uri, "out", "--file", number], words].concat();
+        let (said, done) = longhaul(home, &words);
+        (said, done, fs::read(path("out")).unwrap())
+    };
+    for (number, how) in [("0", &PASS[..]), ("1", &PASS), ("2", &KEY)] {
+        let (said, done, out) = read(number, how);
+        assert!(done, "{said}");
+        assert!(out == files[number.parse::<usize>().unwrap()], "file {number}");
+    }
+    let (said, done, out) = read("2", &[&KEY[..], &["--fixed", "512"]].concat());
+    assert!(done && out == files[2], "{said}");
+    // Another pass-phrase, and a pass-phrase for what is not encrypted.
+    let (said, done, out) = read("0", &["--passphrase-file", "wrong"]);
+    assert!(!done && out.is_empty() && said.contains("the pass-phrase is wrong"), "{said}");
+    for words in [&PASS[..], &["--encrypted"]] {
+        let (said, done, out) = read("3", words);
+        assert!(!done && out.is_empty() && said.contains("is not encrypted"), "{said}");
+    }
+    assert!(read("3", &[]).2 == files[2]);
+    // What the drive has: blocks of the length that was asked for, and nothing of the text.
+    let (said, done, stored) = read("0", &["--raw"]);
+    assert!(done && stored.starts_with(b"LHTCRY\r\n"), "{said}");
+    assert!(!stored.windows(16).any(|part| part == &files[0][1000..1016]));
+    assert_eq!(stored.len(), 10_240 + files[0].len() + 20 * files[0].len().div_ceil(10_220));
+    let (_, _, stored) = read("2", &["--raw"]);
+    assert_eq!(stored.len(), 512 * (1 + files[2].len().div_ceil(492)));
+    for (words, why) in [
+        (&["a", "--pbkdf-memory", "64K"][..], "--encrypt asks for one"),
+        (&["a", "--no-mark", "--key-file", "key"], "--no-mark is for others"),
+        (&["a", "--block", "255", "--key-file", "key"], "256 bytes to 8M"),
+        (
+            &["a", "--key-file", "key", "--pbkdf-memory", "32K", "--pbkdf-iterations", "1000001"],
+            "at most 1000000",
+        ),
+    ] {
+        let said = refused(home, &[&["tape", "write", &uri], words].concat());
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(server.stop().success());
+    without_a_drive(home, &files);
+}
+
+/// Files are encrypted and decrypted without a drive too.
+fn without_a_drive(home: &Path, files: &[Vec<u8>; 3]) {
+    let import = [&["tape", "import", "a.tape", "a", "c"], &PASS[..], &CHEAP].concat();
+    let said = done(home, &import);
+    assert!(said.contains("a is file 4") && said.contains(", encrypted"), "{said}");
+    done(home, &["tape", "export", "a.tape", "--dir", "raw", "--raw"]);
+    for (number, name) in [(4, "a"), (5, "c")] {
+        let script = format!(
+            "{LONGHAUL} tape export a.tape --file {number} --passphrase-file pass | cmp - {name}"
+        );
+        let (said, status) = run(Command::new("sh").args(["-c", &script]).current_dir(home));
+        assert!(status.success(), "{said}");
+        let raw = fs::read(home.join(format!("raw/000{number}"))).unwrap();
+        assert!(raw.starts_with(b"LHTCRY\r\n"));
+    }
+    // One that is not encrypted is among them.
+    let said =
+        refused(home, &["tape", "export", "a.tape", "--file", "3", "--passphrase-file", "pass"]);
+    assert!(said.contains("cannot read file 3") && said.contains("is not encrypted"), "{said}");
+    assert!(fs::read(home.join("raw/0003")).unwrap() == files[2]);
+}
+
+#[test]
+fn tape_that_somebody_has_changed_is_not_believed() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let plain = encrypting(home)[2].clone();
+    let make = [&["tape", "import", "a.tape", "c", "c", "--size", "4M"], &PASS[..], &CHEAP];
+    done(home, &make.concat());
+    done(home, &["tape", "export", "a.tape", "--dir", "raw", "--raw"]);
+    let [stored, other] = ["raw/0000", "raw/0001"].map(|file| fs::read(home.join(file)).unwrap());
+    let block = |number: usize| number * 10_240..(number + 1) * 10_240;
+    assert_eq!(stored.len(), 6 * 10_240, "the last one is full");
+    let changed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = stored.clone();
+        change(&mut bytes);
+        bytes
+    };
+    // What is on the tape, how many blocks are given out, and what is said.
+    let cases: [(Vec<u8>, usize, &str); 9] = [
+        (changed(&|all| all[25_000] ^= 1), 1, "block 2 of the file is not the one"),
+        (changed(&|all| drop(all.drain(block(2)))), 1, "block 2 of the file is not the one"),
+        (
+            changed(&|all| all.copy_within(block(3), 20_480)),
+            1,
+            "block 2 of the file is not the one",
+        ),
+        (changed(&|all| all[block(2)].copy_from_slice(&other[block(2)])), 1, "block 2 of the file"),
+        (changed(&|all| all.truncate(3 * 10_240)), 1, "has no last block: it ends with block 2"),
+        (changed(&|all| all.truncate(10_240)), 0, "has no last block: it ends with block 0"),
+        (changed(&|all| all.extend(&other)), 4, "block 5 of the file is its last one"),
+        (changed(&|all| all[23] ^= 1), 0, "or the header of the file was changed"),
+        (plain.clone(), 0, "is not encrypted"),
+    ];
+    for (number, (bytes, given, why)) in cases.into_iter().enumerate() {
+        fs::write(home.join("in"), bytes).unwrap();
+        let (name, out) = (format!("{number}.tape"), format!("out{number}"));
+        done(home, &["tape", "import", &name, "in", "--size", "4M"]);
+        let (server, uri) = serve(home, &format!("backup=tape:{name}"));
+        let said = refused(home, &[&["tape", "read", &uri, &out], &PASS[..]].concat());
+        assert!(said.contains(why), "{number}: {said}");
+        assert!(fs::read(home.join(out)).unwrap() == plain[..given * 10_220], "{number}");
+        assert!(server.stop().success());
+        let dir = format!("dir{number}");
+        let said = refused(home, &[&["tape", "export", &name, "--dir", &dir], &PASS[..]].concat());
+        assert!(said.contains(why), "{number}: {said}");
+        assert!(fs::read(home.join(dir).join("0000")).unwrap() == plain[..given * 10_220]);
+    }
+}
+
+#[test]
+fn encrypted_file_survives_killed_servers_and_cut_connections() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    encrypting(home);
+    let port = Port::reserve();
+    let listen = format!("127.0.0.1:{}", port.number);
+    let volumes = ["backup=tape:a.tape,size=32M"];
+    let (mut server, portal) = serve_at(home, &listen, &volumes);
+    let uri = format!("iscsi://{portal}/{TARGET}backup");
+    let data = bytes(8_888_888);
+    let words = [&[&uri, "--sync", "500K"], &PASS[..], &CHEAP].concat();
+    let mut writer = Writer::start(home, &words);
+    for piece in data.chunks(4_000_000) {
+        let (first, rest) = piece.split_at(piece.len() / 2);
+        writer.give(first);
+        server.kill();
+        server = serve_at(home, &listen, &volumes).0;
+        writer.give(rest);
+    }
+    writer.end(home);
+    fs::write(home.join("in"), &data).unwrap();
+    let relay = cutting(portal, vec![400_000, 2_500_000, 1_000, 1_700_000, 60_000]);
+    let uri = format!("iscsi://{relay}/{TARGET}backup");
+    let write = ["tape", "write", &uri, "in", "--append", "--sync", "500K"];
+    let said = done(home, &[&write, &PASS[..], &CHEAP].concat());
+    assert!(said.contains("going on where the tape is"), "{said}");
+    for number in ["0", "1"] {
+        let relay = cutting(portal, vec![6_000, 9_000, 12_000]);
+        let uri = format!("iscsi://{relay}/{TARGET}backup");
+        let read = ["tape", "read", &uri, "out", "--file", number];
+        done(home, &[&read, &PASS[..]].concat());
+        assert!(fs::read(home.join("out")).unwrap() == data, "file {number}");
+    }
+    assert!(server.stop().success());
+}
+
+#[test]
+fn encrypted_file_that_does_not_fit_has_no_end() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    encrypting(home);
+    fs::write(home.join("in"), bytes(2 << 20)).unwrap();
+    let (server, uri) = serve(home, "small=tape:s.tape,size=1M");
+    let said = refused(home, &[&["tape", "write", &uri, "in"], &PASS[..], &CHEAP].concat());
+    assert!(said.contains("the tape is full") && said.contains("without a last block"), "{said}");
+    let said = refused(home, &[&["tape", "read", &uri, "out"], &PASS[..]].concat());
+    assert!(said.contains("has no last block"), "{said}");
+    let read = fs::read(home.join("out")).unwrap();
+    assert!(read.len() > 500_000 && read[..] == bytes(2 << 20)[..read.len()]);
+    assert!(server.stop().success());
+}
+
 #[test]
 fn trouble_with_a_tape_is_told_in_words() {
     let home = tempfile::tempdir().unwrap();

@@ -149,7 +149,8 @@ fn program_that_is_ended_while_it_asks_ends_and_leaves_the_terminal_as_it_was() 
     fs::write(home.path().join("from.img"), [0; 512]).unwrap();
     let attach = ["attach", "file:disk.img", "--nbd", "disk.sock"];
     let copy = ["copy", "file:from.img", "file:disk.img"];
-    let commands = [&["key", "test", "file:disk.img"][..], &attach, &copy];
+    let tape = ["tape", "import", "a.tape", "from.img", "--size", "1M", "--encrypt"];
+    let commands = [&["key", "test", "file:disk.img"][..], &attach, &copy, &tape];
     for (arguments, typed) in commands.into_iter().flat_map(|it| [(it, true), (it, false)]) {
         let mut terminal = Terminal::start(home.path(), arguments);
         let is_shown = |terminal: &Terminal| {
@@ -198,4 +199,25 @@ fn pass_phrase_is_asked_for_before_the_terminal_is_left() {
     let (printed, status) = run(&umount);
     assert!(status.success(), "{printed}");
     assert!(!disk.exists());
+}
+
+#[test]
+fn pass_phrase_of_a_tape_is_asked_for_twice_and_then_once() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("in"), "plain text").unwrap();
+    let import = ["tape", "import", "a.tape", "in", "--size", "1M", "--encrypt"];
+    let cost = ["--pbkdf-memory", "32K", "--pbkdf-iterations", "4"];
+    let mut terminal = Terminal::start(home.path(), &[&import[..], &cost].concat());
+    terminal.answer("Pass-phrase of the tape: ", 1, RIGHT);
+    terminal.answer("Pass-phrase of the tape again: ", 1, RIGHT);
+    let (shown, code) = terminal.end();
+    assert_eq!(code, Some(0), "{shown}");
+    let export = ["tape", "export", "a.tape", "--dir", "out"];
+    let mut terminal = Terminal::start(home.path(), &export);
+    terminal.answer("pass-phrase of a.tape: ", 1, "something else");
+    terminal.answer("pass-phrase of a.tape: ", 2, RIGHT);
+    let (shown, code) = terminal.end();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("try again") && !shown.contains(RIGHT), "{shown}");
+    assert_eq!(fs::read(home.path().join("out/0000")).unwrap(), b"plain text");
 }

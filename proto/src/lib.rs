@@ -17,4 +17,5 @@ pub mod nbd;
 mod noise_resolver;
 pub mod reader;
 pub mod scsi;
+pub mod tape_encryption;
 pub mod time;

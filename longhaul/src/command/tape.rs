@@ -1,27 +1,32 @@
 //! `longhaul tape`: what is on a tape, and files to and from it: without a drive, or in the drive of a server.
 
+mod blocks;
 mod drive;
+mod encryption;
 mod remote;
 mod status;
 mod stream;
 
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use clap::Subcommand;
+use proto::tape_encryption::RecordError;
 use serde::Serialize;
 use volume::tape::{BLOCK_MAX, Moved, Read, Tape, TapeError, TapeResult};
 
-use super::{closing, say, say_done, say_json};
+use self::blocks::{Blocks, Encrypted, Plain};
+use self::encryption::{DecryptArgs, Decryption, EncryptArgs, Encryption, Unusable};
+use super::{closing, say, say_done, say_json, stop_on_signals, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::regular_file::open_regular;
 use crate::size::Size;
+use crate::stop::Stop;
 use crate::uri::Uri;
 
 /// Read and write the tape in the drive of a server; look at a tape that no drive has, check it, and copy files to and from it
@@ -36,6 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   tar -c . | longhaul tape write iscsi://server/iqn.2026-11.dev.longhaul:backup
   longhaul tape read iscsi://server/iqn.2026-11.dev.longhaul:backup | tar -x
+  longhaul tape write iscsi://server/iqn.2026-11.dev.longhaul:backup etc.tar --append --encrypt
   longhaul tape info /srv/tapes/A.tape
   longhaul tape import /srv/tapes/A.tape --size 100G home.tar etc.tar
   longhaul tape export /srv/tapes/A.tape --file 1 | tar -t
@@ -71,6 +77,8 @@ enum Action {
         /// Make the tape if it is missing, so long
         #[arg(long)]
         size: Option<Size>,
+        #[command(flatten)]
+        encrypt: EncryptArgs,
     },
     /// Write one of its files to standard output, or all of them to a directory
     Export {
@@ -82,6 +90,8 @@ enum Action {
         /// The directory, which is made: file 0 is called 0000 there
         #[arg(long)]
         dir: Option<PathBuf>,
+        #[command(flatten)]
+        decrypt: DecryptArgs,
     },
     /// Read all of it, and fail if anything is not what was written
     Verify {
@@ -97,8 +107,15 @@ pub async fn run(args: Args) -> Outcome {
         Action::Read(args) => remote::read(args).await,
         Action::Write(args) => remote::write(args).await,
         Action::Info { tape, json } => info(&tape, json).await,
-        Action::Import { tape, files, block, size } => import(&tape, &files, block, size).await,
-        Action::Export { tape, file, dir } => export(&tape, file, dir.as_deref()).await,
+        Action::Import { tape, files, block, size, encrypt } => {
+            check_block(block)?;
+            let stop = stop_on_signals()?;
+            let encryption = unless_stopped(&stop, encrypt.encryption()).await?;
+            import(&tape, &files, (block, size), encryption.as_ref(), &stop).await
+        }
+        Action::Export { tape, file, dir, decrypt } => {
+            export(&tape, file, dir.as_deref(), decrypt, &stop_on_signals()?).await
+        }
         Action::Verify { tape } => verify(&tape).await,
     }
 }
@@ -168,11 +185,21 @@ async fn info(path: &Path, json: bool) -> Outcome {
     say(&format!("{}\n{info}", path.shown()))
 }
 
-async fn import(path: &Path, files: &[PathBuf], block: Size, size: Option<Size>) -> Outcome {
-    if block.0 == 0 || block.0 > BLOCK_MAX.into() {
-        let most = Size(BLOCK_MAX.into());
-        return Err(Failure::usage(format!("a block has 1 to {most} bytes, not {block}")));
+fn check_block(block: Size) -> Outcome {
+    let most = Size(BLOCK_MAX.into());
+    match (1..=most.0).contains(&block.0) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!("a block has 1 to {most} bytes, not {block}"))),
     }
+}
+
+async fn import(
+    path: &Path,
+    files: &[PathBuf],
+    (block, size): (Size, Option<Size>),
+    encryption: Option<&Encryption>,
+    stop: &Stop,
+) -> Outcome {
     // No tape is made for files that are not there.
     for file in files {
         open_regular(file).or_fail(|| format!("cannot open {}", file.shown()))?;
@@ -180,7 +207,7 @@ async fn import(path: &Path, files: &[PathBuf], block: Size, size: Option<Size>)
     // A size is what a new one is made with.
     let size = size.filter(|_| !path.exists());
     let options = OpenOptions { size, ..OpenOptions::default() };
-    on_tape(path, options, async |tape: &mut Tape| {
+    let work = async |tape: &mut Tape| {
         tape.go_to_end();
         // What has no file mark, as after an import that was interrupted, is a file of its own.
         if tape_files(tape) > tape.end().marks {
@@ -188,27 +215,39 @@ async fn import(path: &Path, files: &[PathBuf], block: Size, size: Option<Size>)
         }
         for file in files {
             let number = tape.place().marks;
-            let bytes = import_file(tape, file, block.0 as usize).await?;
-            say_done(&format!("{} is file {number}: {}", file.shown(), Size(bytes)))?;
+            let blocks = blocks_of(file, block, encryption).await?;
+            let bytes = import_file(tape, file, blocks).await?;
+            let how = if encryption.is_some() { ", encrypted" } else { "" };
+            say_done(&format!("{} is file {number}: {}{how}", file.shown(), Size(bytes)))?;
         }
         Ok(())
+    };
+    on_tape(path, options, async |tape: &mut Tape| unless_stopped(stop, work(tape)).await).await
+}
+
+/// What is written of a file.
+async fn blocks_of(
+    path: &Path,
+    block: Size,
+    encryption: Option<&Encryption>,
+) -> Outcome<Box<dyn Blocks>> {
+    let file = open_regular(path).or_fail(|| format!("cannot open {}", path.shown()))?;
+    Ok(match encryption {
+        Some(encryption) => {
+            let new_file = encryption.new_file().await?.begin(block.0 as u32, false)?;
+            Box::new(Encrypted::new(file, new_file))
+        }
+        None => Box::new(Plain::new(file, block.0 as usize, None)),
     })
-    .await
 }
 
 /// Writes a file and a file mark. Where that fails the tape ends before it.
-async fn import_file(tape: &mut Tape, path: &Path, block: usize) -> Outcome<u64> {
+async fn import_file(tape: &mut Tape, path: &Path, mut blocks: Box<dyn Blocks>) -> Outcome<u64> {
     let what = || format!("cannot write {} to the tape", path.shown());
-    let mut file = open_regular(path).or_fail(|| format!("cannot open {}", path.shown()))?;
     let begun = tape.place().object;
     let written = async {
         let mut bytes = 0;
-        loop {
-            let data =
-                next_block(&mut file, block).or_fail(|| format!("cannot read {}", path.shown()))?;
-            if data.is_empty() {
-                break;
-            }
+        while let Some(data) = blocks.next().or_fail(|| format!("cannot read {}", path.shown()))? {
             bytes += data.len() as u64;
             tape.write(&[data]).await.or_fail(what)?;
             if tape.is_in_early_warning() {
@@ -227,14 +266,15 @@ async fn import_file(tape: &mut Tape, path: &Path, block: usize) -> Outcome<u64>
     written
 }
 
-fn next_block(file: &mut File, block: usize) -> io::Result<Bytes> {
-    let mut data = Vec::with_capacity(block);
-    file.take(block as u64).read_to_end(&mut data)?;
-    Ok(data.into())
-}
-
-async fn export(path: &Path, file: Option<u64>, dir: Option<&Path>) -> Outcome {
-    on_tape(path, to_read(), async |tape: &mut Tape| match (file, dir) {
+async fn export(
+    path: &Path,
+    file: Option<u64>,
+    dir: Option<&Path>,
+    decrypt: DecryptArgs,
+    stop: &Stop,
+) -> Outcome {
+    let mut decryption = Decryption::new(decrypt, path.shown().to_string());
+    let mut work = async |tape: &mut Tape| match (file, dir) {
         (Some(number), _) => {
             let missing = || {
                 let there = tape_files(tape);
@@ -244,15 +284,15 @@ async fn export(path: &Path, file: Option<u64>, dir: Option<&Path>) -> Outcome {
                 return Err(missing());
             }
             let mut out = io::stdout().lock();
-            let exported = export_file(tape, number, &mut out).await?;
+            let exported = export_file(tape, number, &mut decryption, &mut out).await?;
             exported
                 .damage
                 .map_or(Ok(()), |why| Err(Failure::new(cannot_read(number)).because(why)))
         }
-        (None, Some(dir)) => export_all(tape, dir).await,
+        (None, Some(dir)) => export_all(tape, &mut decryption, dir).await,
         (None, None) => Ok(()),
-    })
-    .await
+    };
+    on_tape(path, to_read(), async |tape: &mut Tape| unless_stopped(stop, work(tape)).await).await
 }
 
 /// How many files it has: what is behind the last file mark is one, if there is anything.
@@ -262,14 +302,14 @@ fn tape_files(tape: &Tape) -> u64 {
     end.marks + u64::from(!is_marked)
 }
 
-async fn export_all(tape: &mut Tape, dir: &Path) -> Outcome {
+async fn export_all(tape: &mut Tape, decryption: &mut Decryption, dir: &Path) -> Outcome {
     make_directories(dir, 0o777).or_fail(|| format!("cannot make {}", dir.shown()))?;
     let (files, mut damaged, mut first) = (tape_files(tape), 0, None);
     for number in 0..files {
         let to = dir.join(format!("{number:04}"));
         let made = File::create_new(&to).or_fail(|| format!("cannot make {}", to.shown()));
         let mut out = io::BufWriter::new(made?);
-        let Exported { bytes, damage } = export_file(tape, number, &mut out).await?;
+        let Exported { bytes, damage } = export_file(tape, number, decryption, &mut out).await?;
         let out = out.into_inner().map_err(io::IntoInnerError::into_error);
         let synced = out.and_then(|file| file.sync_all());
         synced.or_fail(|| format!("cannot write {}", to.shown()))?;
@@ -287,34 +327,69 @@ async fn export_all(tape: &mut Tape, dir: &Path) -> Outcome {
 struct Exported {
     bytes: u64,
     /// What ended it before its end.
-    damage: Option<TapeError>,
+    damage: Option<Damage>,
+}
+
+/// A file is not what was written.
+#[derive(Debug, thiserror::Error)]
+enum Damage {
+    #[error(transparent)]
+    Tape(TapeError),
+    #[error(transparent)]
+    Encrypted(RecordError),
 }
 
 fn cannot_read(number: u64) -> String {
     format!("cannot read file {number} of the tape")
 }
 
-async fn export_file(tape: &mut Tape, number: u64, out: &mut impl Write) -> Outcome<Exported> {
+async fn export_file(
+    tape: &mut Tape,
+    number: u64,
+    decryption: &mut Decryption,
+    out: &mut impl Write,
+) -> Outcome<Exported> {
     let what = || cannot_read(number);
-    let (mut bytes, mut likely) = (0, 0);
-    let damage = match tape.locate_file(number).await {
-        Ok(Moved::There) => loop {
-            match tape.read(likely).await {
-                Ok(Read::Block(data)) => {
-                    out.write_all(&data).or_fail(|| "cannot write what was read".to_owned())?;
-                    (likely, bytes) = (data.len() as u32, bytes + data.len() as u64);
-                }
-                Ok(Read::Mark | Read::EndOfData) => break None,
-                Err(why) => break Some(why),
-            }
-        },
+    match tape.locate_file(number).await {
+        Ok(Moved::There) => {}
         Ok(_) => return Err(Failure::new(what()).because("it is not there")),
-        Err(why) => Some(why),
+        Err(why) => return damaged(0, why, number),
+    }
+    let (mut file, mut bytes, mut likely, mut plain) = (decryption.file(), 0, 0, Vec::new());
+    let ended = loop {
+        let read = tape.read(likely).await;
+        let (taken, is_end) = match read {
+            Ok(Read::Block(data)) => {
+                likely = data.len() as u32;
+                (file.take(data, &mut plain).await, false)
+            }
+            Ok(Read::Mark | Read::EndOfData) => (file.finish(&mut plain), true),
+            Err(why) => {
+                out.flush().or_fail(|| "cannot write what was read".to_owned())?;
+                return damaged(bytes, why, number);
+            }
+        };
+        for data in plain.drain(..) {
+            out.write_all(&data).or_fail(|| "cannot write what was read".to_owned())?;
+            bytes += data.len() as u64;
+        }
+        if taken.is_err() || is_end {
+            break taken;
+        }
     };
     out.flush().or_fail(|| "cannot write what was read".to_owned())?;
-    match damage {
-        Some(why) if !matches!(why, TapeError::Damaged { .. }) => Err(why).or_fail(what),
-        damage => Ok(Exported { bytes, damage }),
+    match ended {
+        Ok(()) => Ok(Exported { bytes, damage: None }),
+        Err(Unusable::Changed(why)) => Ok(Exported { bytes, damage: Some(Damage::Encrypted(why)) }),
+        Err(Unusable::Not(failure)) => Err(failure.within(&what())),
+    }
+}
+
+/// A file that ends where the tape is damaged. Nothing else that happens to a tape is one of its files'.
+fn damaged(bytes: u64, why: TapeError, number: u64) -> Outcome<Exported> {
+    match why {
+        TapeError::Damaged { .. } => Ok(Exported { bytes, damage: Some(Damage::Tape(why)) }),
+        why => Err(why).or_fail(|| cannot_read(number)),
     }
 }
 
@@ -363,7 +438,13 @@ async fn read_all(tape: &mut Tape) -> TapeResult<Checked> {
 mod tests {
     use std::fs;
 
+    use bytes::Bytes;
+
     use super::*;
+
+    fn stored() -> DecryptArgs {
+        DecryptArgs::default()
+    }
 
     #[tokio::test]
     async fn files_come_back_as_they_were_and_damage_is_found() {
@@ -376,11 +457,18 @@ mod tests {
         }
         let tape = path("t.tape");
         let (block, size) = (Size(10_240), Some(Size(1 << 20)));
-        assert!(import(&tape, &[path("missing")], block, size).await.is_err() && !tape.exists());
+        assert!(
+            import(&tape, &[path("missing")], (block, size), None, &Stop::default()).await.is_err()
+                && !tape.exists()
+        );
         let names = [path("a"), path("b"), path("c")];
-        import(&tape, &names, block, size).await.unwrap_or_else(|why| panic!("{why}"));
+        import(&tape, &names, (block, size), None, &Stop::default())
+            .await
+            .unwrap_or_else(|why| panic!("{why}"));
         let out = path("out");
-        export(&tape, None, Some(&out)).await.unwrap_or_else(|why| panic!("{why}"));
+        export(&tape, None, Some(&out), stored(), &Stop::default())
+            .await
+            .unwrap_or_else(|why| panic!("{why}"));
         for (number, bytes) in contents.iter().enumerate() {
             assert_eq!(&fs::read(out.join(format!("{number:04}"))).unwrap(), bytes);
         }
@@ -392,17 +480,23 @@ mod tests {
             Ok(())
         };
         on_tape(&tape, OpenOptions::default(), leave).await.unwrap_or_else(|why| panic!("{why}"));
-        import(&tape, &[path("a")], block, None).await.unwrap_or_else(|why| panic!("{why}"));
+        import(&tape, &[path("a")], (block, None), None, &Stop::default())
+            .await
+            .unwrap_or_else(|why| panic!("{why}"));
         let after = path("after");
-        export(&tape, None, Some(&after)).await.unwrap_or_else(|why| panic!("{why}"));
+        export(&tape, None, Some(&after), stored(), &Stop::default())
+            .await
+            .unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(fs::read(after.join("0003")).unwrap(), b"cut off");
         assert_eq!(fs::read(after.join("0004")).unwrap(), contents[0]);
         assert!(!after.join("0005").exists());
-        assert!(export(&tape, Some(5), None).await.is_err());
+        assert!(export(&tape, Some(5), None, stored(), &Stop::default()).await.is_err());
         // One that does not fit leaves the tape as it was.
         fs::write(path("large"), vec![7; 2 << 20]).unwrap();
         let used = fs::read(&tape).unwrap();
-        assert!(import(&tape, &[path("large")], block, None).await.is_err());
+        assert!(
+            import(&tape, &[path("large")], (block, None), None, &Stop::default()).await.is_err()
+        );
         verify(&tape).await.unwrap_or_else(|why| panic!("{why}"));
         let mut bytes = fs::read(&tape).unwrap();
         assert_eq!(bytes.len(), used.len());
@@ -412,7 +506,10 @@ mod tests {
         assert!(damaged.contains("is damaged"), "{damaged}");
         // The other files are exported all the same.
         let rest = path("rest");
-        let damaged = export(&tape, None, Some(&rest)).await.unwrap_err().to_string();
+        let damaged = export(&tape, None, Some(&rest), stored(), &Stop::default())
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(damaged.contains("1 of 5 files"), "{damaged}");
         assert_eq!(fs::read(rest.join("0002")).unwrap(), contents[2]);
         assert_eq!(fs::read(rest.join("0004")).unwrap(), contents[0]);

@@ -234,6 +234,39 @@ impl CostArgs {
     }
 }
 
+/// What deriving a key by Argon2id, with one lane, may cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArgonBudget {
+    /// The most memory, in KiB.
+    pub(crate) memory_kib: u32,
+    /// How long it may take here, unless `passes` says how many there are.
+    pub(crate) time: Duration,
+    pub(crate) passes: Option<u32>,
+}
+
+impl CostArgs {
+    /// Whether any of them is given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.pbkdf_memory.is_some() || self.pbkdf_time.is_some() || self.pbkdf_iterations.is_some()
+    }
+
+    /// The same for a key that libcryptsetup has no part in.
+    pub(crate) fn budget(&self) -> Outcome<ArgonBudget> {
+        let pbkdf = self.pbkdf()?;
+        Ok(ArgonBudget {
+            memory_kib: pbkdf.max_memory_kb,
+            time: Duration::from_millis(pbkdf.time_ms.into()),
+            passes: self.pbkdf_iterations,
+        })
+    }
+}
+
+/// Why so many passes of one lane over so much memory are not made, and what can be done, if they are not.
+pub(crate) fn refused_argon(memory_kib: u32, passes: u32) -> Option<(String, String)> {
+    let memory = u64::from(memory_kib) << 10;
+    too_much_memory(memory).or_else(|| too_long(&Cost::of_argon(passes, memory, 1), 0))
+}
+
 /// What an existing slot costs, for another one that is to cost the same; `None` where its header does not say.
 pub(super) fn like(kdf: &Kdf) -> Option<CryptPbkdfType> {
     let (type_, iterations) = match kdf.kind.as_str() {

@@ -38,6 +38,7 @@ use crate::secret::Secret;
 
 pub use cipher::PooledXts;
 pub use cipher_args::{Cipher, CipherArgs, KeySize};
+pub(crate) use cost::{ArgonBudget, refused_argon};
 pub use cost::{CostArgs, allow_memory, allow_time};
 pub use erase::Erasable;
 pub use journal_token::{JournalToken, journal_token, put_journal_token};

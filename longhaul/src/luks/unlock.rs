@@ -109,7 +109,8 @@ impl Key {
         }
     }
 
-    const fn attempts(&self) -> u32 {
+    /// How often it is read where it is wrong.
+    pub(crate) const fn attempts(&self) -> u32 {
         match &self.origin {
             Origin::Asked { source: Source::Prompt, .. } => ATTEMPTS,
             _ => 1,

@@ -1,16 +1,18 @@
 //! `longhaul tape status|read|write`: the tape in the drive of a server.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use bytes::Bytes;
 use proto::scsi::command::tape::Position;
-use proto::scsi::tape_stream::{End, Read, Stream as _, StreamError, Write};
+use proto::scsi::tape_stream::{End, Fixed, Read, Stream as _, StreamError, Write};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
+use super::blocks::{Blocks, Encrypted, Grouped, Plain};
 use super::drive::{Drive, Start};
+use super::encryption::{DecryptArgs, Decryption, EncryptArgs, FileContents, NewFile, Unusable};
 use super::stream::Link;
 use crate::chain::UnitOptions;
 use crate::command::options::{LoginArgs, OutageArgs, WriterArgs};
@@ -122,6 +124,8 @@ pub(super) struct ReadArgs {
     /// Have the drive count blocks of this length, instead of blocks of any; quicker for short ones
     #[arg(long, value_name = "SIZE")]
     fixed: Option<Size>,
+    #[command(flatten)]
+    decrypt: DecryptArgs,
 }
 
 /// `longhaul tape write`.
@@ -148,6 +152,8 @@ pub(super) struct WriteArgs {
     /// Write no file mark at the end: what is written next with --here belongs to the same file
     #[arg(long)]
     no_mark: bool,
+    #[command(flatten)]
+    encrypt: EncryptArgs,
 }
 
 /// Writes the file under the head to a file or to standard output.
@@ -155,6 +161,7 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
     let stop = stop_on_signals()?;
     let mut out = output(&args.to)?;
     let (uri, start) = (&args.drive.uri, args.drive.start());
+    let mut decryption = Decryption::new(args.decrypt.clone(), format!("the tape in {uri}"));
     let read = args.drive.with_drive(&stop, true, async |drive: &mut Drive, limit| {
         let fixed = match args.fixed {
             Some(block) => Some(drive.check_block(block).await?),
@@ -163,7 +170,7 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
         drive.prepare(fixed).await?;
         let at = drive.go_to(start).await?;
         let read = Read::new(drive.settings.clone(), at.object);
-        copy_out(&mut Link::new(drive, limit), read, &mut *out).await
+        copy_out(&mut Link::new(drive, limit), read, decryption.file(), &mut *out).await
     });
     let (bytes, end) = read.await.map_err(|why| why.within(&format!("cannot read {uri}")))?;
     if bytes == 0 && end == End::Data {
@@ -178,6 +185,7 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
 async fn copy_out(
     link: &mut Link<'_>,
     mut read: Read,
+    mut file: FileContents<'_>,
     out: &mut (dyn io::Write + Send),
 ) -> Outcome<(u64, End)> {
     let count = Count::new("reading");
@@ -185,16 +193,21 @@ async fn copy_out(
     loop {
         link.send(&mut read).await?;
         while let Some(data) = read.take() {
-            block_in_place(|| out.write_all(&data)).map_err(not_written)?;
-            bytes += data.len() as u64;
+            let mut plain = Vec::new();
+            let taken = file.take(data, &mut plain).await;
+            bytes += write_out(plain, out)?;
+            taken.map_err(|why| unusable(why, bytes))?;
             link.send(&mut read).await?;
         }
         count.set_bytes(bytes);
         if let Some(why) = read.failure() {
-            let what = format!("{} were read before", Size(bytes));
-            return Err(Failure::new(what).because(why.clone()));
+            return Err(Failure::new(read_before(bytes)).because(why.clone()));
         }
         if let Some(end) = read.end() {
+            let mut plain = Vec::new();
+            let finished = file.finish(&mut plain);
+            bytes += write_out(plain, out)?;
+            finished.map_err(|why| unusable(why, bytes))?;
             block_in_place(|| out.flush()).map_err(not_written)?;
             return Ok((bytes, end));
         }
@@ -204,23 +217,53 @@ async fn copy_out(
     }
 }
 
+/// Writes these pieces; how many bytes they are.
+fn write_out(pieces: Vec<Bytes>, out: &mut (dyn io::Write + Send)) -> Outcome<u64> {
+    let written = block_in_place(|| pieces.iter().try_for_each(|piece| out.write_all(piece)));
+    written.map_err(not_written)?;
+    Ok(pieces.iter().map(|piece| piece.len() as u64).sum())
+}
+
+fn read_before(bytes: u64) -> String {
+    format!("{} were read before", Size(bytes))
+}
+
+fn unusable(why: Unusable, bytes: u64) -> Failure {
+    match why {
+        Unusable::Changed(why) => Failure::new(read_before(bytes)).because(why),
+        Unusable::Not(failure) => failure,
+    }
+}
+
 /// Writes a file or standard input to the tape.
 pub(super) async fn write(args: WriteArgs) -> Outcome {
     let stop = stop_on_signals()?;
     let uri = &args.drive.uri;
     let start = if args.append { Start::End } else { args.drive.start() };
     let input = input(&args.from)?;
+    if args.encrypt.is_wanted() && args.no_mark {
+        return Err(Failure::usage(
+            "an encrypted file ends with a file mark: --no-mark is for others",
+        ));
+    }
+    let new_file = unless_stopped(&stop, async {
+        match args.encrypt.encryption().await? {
+            Some(encryption) => encryption.new_file().await.map(Some),
+            None => Ok(None),
+        }
+    });
+    let new_file = new_file.await?;
+    let is_encrypted = new_file.is_some();
     let written = args.drive.with_drive(&stop, false, async |drive: &mut Drive, limit| {
         let block = drive.check_block(args.fixed.unwrap_or(args.block)).await?;
         drive.prepare(args.fixed.map(|_| block)).await?;
         drive.check_writable()?;
         drive.settings.stable_every = args.sync.0.clamp(1, SYNC_MAX) as usize;
         let at = drive.go_to(start).await?;
-        let fill = drive.settings.fixed.map(|fixed| fixed.block);
-        let piece = drive.settings.fixed.map_or(block, |fixed| fixed.block * fixed.count);
-        let blocks = read_blocks(input, piece as usize, fill.map(|block| block as usize));
+        let blocks = read_ahead(blocks(input, new_file, block, drive.settings.fixed)?);
         let write = Write::new(drive.settings.clone(), at.object);
-        copy_in(&mut Link::new(drive, limit), write, blocks, !args.no_mark).await?.told(at)
+        let written = copy_in(&mut Link::new(drive, limit), write, blocks, !args.no_mark).await?;
+        written.told(at, is_encrypted)
     });
     let written = written.await.map_err(|why| why.within(&format!("cannot write {uri}")))?;
     say_done(&written)
@@ -234,25 +277,33 @@ fn input(from: &Path) -> Outcome<Box<dyn io::Read + Send>> {
     Ok(Box::new(opened))
 }
 
-/// Reads blocks of this length on a thread of its own: a pipe may have nothing for long. The last one is filled up to a
-/// multiple of `fill`.
-fn read_blocks(
-    mut input: Box<dyn io::Read + Send>,
-    len: usize,
-    fill: Option<usize>,
-) -> mpsc::Receiver<io::Result<Bytes>> {
+/// What is written of it, in blocks of this length.
+fn blocks(
+    input: Box<dyn io::Read + Send>,
+    new_file: Option<NewFile>,
+    block: u32,
+    fixed: Option<Fixed>,
+) -> Outcome<Box<dyn Blocks>> {
+    let count = fixed.map_or(1, |fixed| fixed.count as usize);
+    Ok(match new_file {
+        Some(file) => {
+            let encrypted = Encrypted::new(input, file.begin(block, fixed.is_some())?);
+            Box::new(Grouped::new(encrypted, count))
+        }
+        None => {
+            let block = block as usize;
+            Box::new(Plain::new(input, block * count, fixed.map(|_| block)))
+        }
+    })
+}
+
+/// Reads blocks on a thread of its own: a pipe may have nothing for long.
+fn read_ahead(mut blocks: Box<dyn Blocks>) -> mpsc::Receiver<io::Result<Bytes>> {
     let (sender, receiver) = mpsc::channel(READ_BEFORE);
     thread::spawn(move || {
-        loop {
-            let mut block = Vec::with_capacity(len);
-            let read = (&mut input).take(len as u64).read_to_end(&mut block);
-            let is_last = !matches!(read, Ok(read) if read == len);
-            if let Some(fill) = fill {
-                block.resize(block.len().next_multiple_of(fill), 0);
-            }
-            let came = read.map(|_| Bytes::from(block));
-            let is_empty = matches!(&came, Ok(block) if block.is_empty());
-            if is_empty || sender.blocking_send(came).is_err() || is_last {
+        while let Some(block) = blocks.next().transpose() {
+            let is_failed = block.is_err();
+            if sender.blocking_send(block).is_err() || is_failed {
                 return;
             }
         }
@@ -269,12 +320,16 @@ struct Written {
 
 impl Written {
     /// It in words; a tape that was too short is a failure.
-    fn told(self, at: Position) -> Outcome<String> {
+    fn told(self, at: Position, is_encrypted: bool) -> Outcome<String> {
         let Self { bytes, end, is_full } = self;
         let blocks = format!("blocks {} to {end}", at.object);
         let place = at.file.map_or(blocks, |file| format!("file {file} of the tape"));
         match is_full {
+            false if is_encrypted => Ok(format!("{place}: {}, encrypted", Size(bytes))),
             false => Ok(format!("{place}: {}", Size(bytes))),
+            true if is_encrypted => Err(Failure::new("the tape is full")
+                .because(format!("it holds {bytes} encrypted bytes as {place}, without a last block"))
+                .hint("the rest was not written, and who reads the file is told that its end is missing: take a longer tape")),
             true => Err(Failure::new("the tape is full")
                 .because(format!("it holds the first {bytes} bytes as {place}"))
                 .hint("the rest was not written: take a longer tape, or go on with another one")),
