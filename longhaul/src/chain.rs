@@ -85,6 +85,8 @@ pub struct OpenOptions {
     pub may_be_empty: bool,
     /// A tape is written record by record. Without this it is only read, as the file that it is.
     pub by_records: bool,
+    /// It is a tape that is written once; a blank one is made such a tape.
+    pub write_once: bool,
     /// Refuse writes.
     pub read_only: bool,
     /// A file or device of this machine is used past the page cache.
@@ -351,6 +353,12 @@ impl Chain {
     #[must_use]
     pub fn library(&self) -> Option<Arc<Library>> {
         self.abilities.library.clone()
+    }
+
+    /// Whether it is a tape that is written once.
+    #[must_use]
+    pub const fn is_write_once(&self) -> bool {
+        self.abilities.is_write_once
     }
 
     /// Whether nothing of it outlives the process.

@@ -47,7 +47,7 @@ use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
-pub(crate) use option::{idle_direct, idle_size, trailing_option};
+pub(crate) use option::{idle_direct, idle_size, idle_worm, trailing_option};
 pub use options::{ServerOptions, sections};
 pub(crate) use options::{UNLOCK, UPSTREAM};
 
@@ -180,6 +180,8 @@ pub struct Served {
     pub uri: Uri,
     /// What a missing file is made with.
     pub size: Option<Size>,
+    /// A missing or blank tape is made one that is written once.
+    pub worm: bool,
     /// Nobody writes to it.
     pub read_only: bool,
     /// It is used past the page cache.
@@ -527,6 +529,7 @@ impl Served {
             lun: said.lun.unwrap_or_default().0,
             uri,
             size: said.size,
+            worm: said.worm.unwrap_or_default(),
             read_only: said.read_only.unwrap_or_default(),
             direct: said.direct.unwrap_or_default(),
             protection: said.protection.unwrap_or_default(),

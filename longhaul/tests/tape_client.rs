@@ -464,6 +464,54 @@ fn trouble_with_a_tape_is_told_in_words() {
 }
 
 #[test]
+fn tape_that_is_written_once_only_grows() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let files = [bytes(100_001), bytes(50_000), bytes(30_000)];
+    for (file, name) in files.iter().zip(["a", "b", "c"]) {
+        fs::write(home.join(name), file).unwrap();
+    }
+    let volume = "backup=tape:w.tape,size=16M,worm";
+    let (server, uri) = serve(home, volume);
+    done(home, &["tape", "write", &uri, "a"]);
+    let said = done(home, &["tape", "status", &uri]);
+    assert!(said.contains("tape drive, with a tape, write once"), "{said}");
+    let said = done(home, &["tape", "status", &uri, "--json"]);
+    assert!(said.contains("\"write_once\":true"), "{said}");
+    let said = done(home, &["media", "list", "--control", "control.sock"]);
+    assert!(said.contains("w.tape, 16M, write once"), "{said}");
+    let said = refused(home, &["tape", "write", &uri, "b"]);
+    assert!(said.contains("is written once") && said.contains("--append"), "{said}");
+    done(home, &["tape", "write", &uri, "b", "--append"]);
+    assert!(server.stop().success());
+    // It is found as it was made, by a server that is told so and one that is not.
+    for volume in [volume, "backup=tape:w.tape"] {
+        let (server, uri) = serve(home, volume);
+        let said = refused(home, &["tape", "write", &uri, "c", "--file", "1"]);
+        assert!(said.contains("is written once"), "{said}");
+        for (number, file) in files[..2].iter().enumerate() {
+            done(home, &["tape", "read", &uri, "out", "--file", &number.to_string()]);
+            assert!(fs::read(home.join("out")).unwrap() == *file);
+        }
+        assert!(server.stop().success());
+    }
+    let said = done(home, &["tape", "info", "w.tape"]);
+    assert!(said.contains("writes      once"), "{said}");
+    // A label of a version that earlier releases refuse.
+    assert_eq!(fs::read(home.join("w.tape")).unwrap()[..9], *b"LHTAPE\r\n\x02");
+    done(home, &["tape", "import", "w.tape", "c"]);
+    done(home, &["tape", "import", "x.tape", "a", "--size", "4M", "--worm"]);
+    let said = done(home, &["tape", "info", "x.tape", "--json"]);
+    assert!(said.contains("\"write_once\":true"), "{said}");
+    // One that was used already does not become one.
+    done(home, &["tape", "import", "o.tape", "a", "--size", "4M"]);
+    let said = refused(home, &["tape", "import", "o.tape", "b", "--size", "4M", "--worm"]);
+    assert!(said.contains("`worm` is for a new tape"), "{said}");
+    let said = refused(home, &["serve", "--volume", "a=memory:1M,worm"]);
+    assert!(said.contains("worm is for tapes"), "{said}");
+}
+
+#[test]
 fn drive_belongs_to_one_client_and_its_tape_stays_in() {
     let home = tempfile::tempdir().unwrap();
     let (server, uri) = serve(home.path(), "backup=tape:a.tape,size=16M");

@@ -247,6 +247,7 @@ impl VolumeArgs {
             inspect_only: false,
             may_be_empty: false,
             by_records: false,
+            write_once: false,
             make_at: None,
             direct: false,
             trace: self.trace.clone(),

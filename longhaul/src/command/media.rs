@@ -217,6 +217,9 @@ pub(super) struct Drive {
     pub(super) ready: bool,
     /// An initiator has locked the tray.
     pub(super) locked: bool,
+    /// It is a tape that is written once.
+    #[serde(default)]
+    pub(super) write_once: bool,
 }
 
 /// Asks the server; returns when it is done.
@@ -290,8 +293,9 @@ impl Drive {
         match &self.disc {
             None => format!("{name}: empty{locked}"),
             Some(disc) => {
+                let once = if self.write_once { ", write once" } else { "" };
                 let ejected = if self.ready { "" } else { ", ejected by an initiator" };
-                format!("{name}: {}, {}{ejected}{locked}", disc.shown(), Size(self.bytes))
+                format!("{name}: {}, {}{once}{ejected}{locked}", disc.shown(), Size(self.bytes))
             }
         }
     }

@@ -567,6 +567,7 @@ pub(super) async fn open_options(
             by_records: true,
             elements,
             read_only: volume.read_only || volume.uri.is_drive(),
+            write_once: volume.worm,
             direct: volume.direct,
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
@@ -593,14 +594,15 @@ fn disks(
 ) -> Vec<Disk> {
     let volumes = volumes.iter().zip(chains).zip(remembered);
     let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
-        let (vanishes, key) = (chain.vanishes(), chain.key());
+        let (vanishes, key, write_once) = (chain.vanishes(), chain.key(), chain.is_write_once());
         let Remembered { by, kept } = remembered;
         let volume = Some(media::disc_identity(&by.identity, chain));
         let serial = Some(by.serial.clone());
         let options = options(served, kept.clone());
         let shared = cluster.map(|cluster| cluster.shared(served.target.as_str(), served.lun));
         let changer = movements.changer(&served.name, chain);
-        let options = Options { vanishes, key, serial, volume, shared, changer, ..options };
+        let options =
+            Options { vanishes, key, write_once, serial, volume, shared, changer, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()

@@ -77,6 +77,9 @@ enum Action {
         /// Make the tape if it is missing, so long
         #[arg(long)]
         size: Option<Size>,
+        /// Make it one that is written once, for good: nothing on it is written over
+        #[arg(long, requires = "size")]
+        worm: bool,
         #[command(flatten)]
         encrypt: EncryptArgs,
     },
@@ -107,11 +110,12 @@ pub async fn run(args: Args) -> Outcome {
         Action::Read(args) => remote::read(args).await,
         Action::Write(args) => remote::write(args).await,
         Action::Info { tape, json } => info(&tape, json).await,
-        Action::Import { tape, files, block, size, encrypt } => {
+        Action::Import { tape, files, block, size, worm, encrypt } => {
             check_block(block)?;
             let stop = stop_on_signals()?;
             let encryption = unless_stopped(&stop, encrypt.encryption()).await?;
-            import(&tape, &files, (block, size), encryption.as_ref(), &stop).await
+            let new = NewTape { size, write_once: worm };
+            import(&tape, &files, (block, new), encryption.as_ref(), &stop).await
         }
         Action::Export { tape, file, dir, decrypt } => {
             export(&tape, file, dir.as_deref(), decrypt, &stop_on_signals()?).await
@@ -153,6 +157,8 @@ struct Info {
     left: u64,
     blocks: u64,
     filemarks: u64,
+    /// Nothing that is on it is written over.
+    write_once: bool,
 }
 
 impl std::fmt::Display for Info {
@@ -161,7 +167,11 @@ impl std::fmt::Display for Info {
         writeln!(f, "  id          {id}")?;
         writeln!(f, "  size        {}", Size(self.size))?;
         writeln!(f, "  used        {}, {} left", Size(self.used), Size(self.left))?;
-        write!(f, "  holds       {} blocks, {} file marks", self.blocks, self.filemarks)
+        write!(f, "  holds       {} blocks, {} file marks", self.blocks, self.filemarks)?;
+        if self.write_once {
+            write!(f, "\n  writes      once: nothing that is on it is written over")?;
+        }
+        Ok(())
     }
 }
 
@@ -176,6 +186,7 @@ async fn info(path: &Path, json: bool) -> Outcome {
             left: tape.remaining(),
             blocks: end.object - end.marks,
             filemarks: end.marks,
+            write_once: tape.is_write_once(),
         })
     })
     .await?;
@@ -193,10 +204,18 @@ fn check_block(block: Size) -> Outcome {
     }
 }
 
+/// How a tape is made that is missing.
+#[derive(Clone, Copy, Default)]
+struct NewTape {
+    size: Option<Size>,
+    /// Also of one that is there and blank.
+    write_once: bool,
+}
+
 async fn import(
     path: &Path,
     files: &[PathBuf],
-    (block, size): (Size, Option<Size>),
+    (block, new): (Size, NewTape),
     encryption: Option<&Encryption>,
     stop: &Stop,
 ) -> Outcome {
@@ -205,8 +224,8 @@ async fn import(
         open_regular(file).or_fail(|| format!("cannot open {}", file.shown()))?;
     }
     // A size is what a new one is made with.
-    let size = size.filter(|_| !path.exists());
-    let options = OpenOptions { size, ..OpenOptions::default() };
+    let size = new.size.filter(|_| !path.exists());
+    let options = OpenOptions { size, write_once: new.write_once, ..OpenOptions::default() };
     let work = async |tape: &mut Tape| {
         tape.go_to_end();
         // What has no file mark, as after an import that was interrupted, is a file of its own.
@@ -259,7 +278,8 @@ async fn import_file(tape: &mut Tape, path: &Path, mut blocks: Box<dyn Blocks>) 
         Ok(bytes)
     }
     .await;
-    if written.is_err() {
+    // What is on a tape that is written once stays, and gets a file mark with the next import.
+    if written.is_err() && !tape.is_write_once() {
         tape.locate(begun).await.or_fail(what)?;
         tape.erase(false).await.or_fail(what)?;
     }
@@ -456,13 +476,14 @@ mod tests {
             fs::write(path(name), bytes).unwrap();
         }
         let tape = path("t.tape");
-        let (block, size) = (Size(10_240), Some(Size(1 << 20)));
+        let block = Size(10_240);
+        let new = NewTape { size: Some(Size(1 << 20)), write_once: false };
         assert!(
-            import(&tape, &[path("missing")], (block, size), None, &Stop::default()).await.is_err()
+            import(&tape, &[path("missing")], (block, new), None, &Stop::default()).await.is_err()
                 && !tape.exists()
         );
         let names = [path("a"), path("b"), path("c")];
-        import(&tape, &names, (block, size), None, &Stop::default())
+        import(&tape, &names, (block, new), None, &Stop::default())
             .await
             .unwrap_or_else(|why| panic!("{why}"));
         let out = path("out");
@@ -480,7 +501,7 @@ mod tests {
             Ok(())
         };
         on_tape(&tape, OpenOptions::default(), leave).await.unwrap_or_else(|why| panic!("{why}"));
-        import(&tape, &[path("a")], (block, None), None, &Stop::default())
+        import(&tape, &[path("a")], (block, NewTape::default()), None, &Stop::default())
             .await
             .unwrap_or_else(|why| panic!("{why}"));
         let after = path("after");
@@ -495,7 +516,9 @@ mod tests {
         fs::write(path("large"), vec![7; 2 << 20]).unwrap();
         let used = fs::read(&tape).unwrap();
         assert!(
-            import(&tape, &[path("large")], (block, None), None, &Stop::default()).await.is_err()
+            import(&tape, &[path("large")], (block, NewTape::default()), None, &Stop::default())
+                .await
+                .is_err()
         );
         verify(&tape).await.unwrap_or_else(|why| panic!("{why}"));
         let mut bytes = fs::read(&tape).unwrap();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proto::scsi::capacity::Capacity;
 use proto::scsi::command::Command;
 use proto::scsi::command::changer::{ElementState, element_states};
-use proto::scsi::command::tape::{BlockLimits, Position, TapeMode};
+use proto::scsi::command::tape::{BlockLimits, Position, TapeMode, is_write_once};
 use proto::scsi::elements::ElementKind;
 use proto::scsi::{DeviceType, Status};
 use serde::Serialize;
@@ -55,6 +55,7 @@ pub(super) struct UnitInfo {
 #[derive(Debug, Serialize)]
 struct TapeInfo {
     write_protected: bool,
+    write_once: bool,
     /// Blocks and file marks before the head.
     block: Option<u64>,
     file: Option<u64>,
@@ -137,8 +138,9 @@ fn why_not_ready(why: &UnitError) -> String {
 }
 
 async fn tape(unit: &dyn RawUnit) -> Option<TapeInfo> {
-    let (mode, limits, position) = tokio::join!(
+    let (mode, configuration, limits, position) = tokio::join!(
         unit.ask(Command::tape_mode(), Bytes::new()),
+        unit.ask(Command::medium_configuration(), Bytes::new()),
         unit.ask(Command::read_block_limits(), Bytes::new()),
         position(unit),
     );
@@ -146,6 +148,7 @@ async fn tape(unit: &dyn RawUnit) -> Option<TapeInfo> {
     let limits = limits.ok().and_then(|answer| BlockLimits::parse(&answer).ok());
     Some(TapeInfo {
         write_protected: mode.is_write_protected(),
+        write_once: configuration.is_ok_and(|page| is_write_once(&page).unwrap_or_default()),
         block: position.map(|position| position.object),
         file: position.and_then(|position| position.file),
         near_end: position.is_some_and(|position| position.near_end),
@@ -205,12 +208,15 @@ impl UnitInfo {
         if self.code == DeviceType::Changer.code() {
             return format!("{kind}, {}", self.places());
         }
+        let once = self.tape.as_ref().is_some_and(|tape| tape.write_once);
+        let once = if once { ", write once" } else { "" };
         let protected = self.tape.as_ref().is_some_and(|tape| tape.write_protected);
+        let protected = if protected { ", write-protected" } else { "" };
         let size = self.size.map_or_else(String::new, |size| format!(" of {}", Size(size)));
         match self.medium.as_deref() {
             None => kind.to_owned(),
             Some("loaded") if self.is_tape() => {
-                format!("{kind}, with a tape{}", if protected { ", write-protected" } else { "" })
+                format!("{kind}, with a tape{once}{protected}")
             }
             Some("loaded") if self.code == DeviceType::Optical.code() => {
                 format!("{kind}, with a disc{size}")

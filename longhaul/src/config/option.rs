@@ -77,6 +77,7 @@ impl FromStr for Served {
         }
         idle_size(&uri, options.size).map_or(Ok(()), Err)?;
         idle_direct(&uri, options.direct.unwrap_or_default()).map_or(Ok(()), Err)?;
+        idle_worm(&uri, options.worm.unwrap_or_default()).map_or(Ok(()), Err)?;
         let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
         let upstream = Upstream { shared, ..Upstream::default() };
@@ -113,6 +114,12 @@ pub(crate) fn idle_direct(uri: &Uri, direct: bool) -> Option<String> {
     idle.then(|| {
         format!("direct is for files and devices of this machine, not {uri}: leave it out")
     })
+}
+
+/// Why `worm` means nothing for this volume, if it does not.
+pub(crate) fn idle_worm(uri: &Uri, worm: bool) -> Option<String> {
+    let idle = worm && !uri.is_tape();
+    idle.then(|| format!("worm is for tapes (tape:PATH), not {uri}: leave it out"))
 }
 
 #[cfg(test)]

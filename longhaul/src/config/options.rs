@@ -215,6 +215,13 @@ options! {
             help: "Let initiators eject and load the medium",
             manual: "As `sg_start --eject` and `--load` do. The medium is in when `serve` starts",
         }
+        worm: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Make a missing or blank tape one that is written once: nothing on it is written over",
+            manual: "For good. See [tapes that are written once](volumes.md#tapes-that-are-written-once)",
+        }
         thin: Option<bool> = switch => {
             kind: SWITCH,
             default: Standard::Value("true"),

@@ -129,6 +129,8 @@ pub struct Abilities {
     pub library: Option<Arc<Library>>,
     /// It is made of several, and a network lies between here and some of them.
     pub is_partly_remote: bool,
+    /// It is a tape that is written once.
+    pub is_write_once: bool,
 }
 
 impl Abilities {

@@ -29,6 +29,7 @@ fn device() -> Unit {
         capacity,
         removable: true,
         read_only: false,
+        write_once: false,
         write_cache: true,
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,

@@ -68,6 +68,8 @@ pub struct Pages {
     pub defaults: Switches,
     /// The medium takes no writes, whatever the switches say.
     pub read_only: bool,
+    /// What is on the medium is not written over.
+    pub write_once: bool,
     /// For the block descriptors.
     pub capacity: Capacity,
     /// The elements of a media changer.
@@ -219,6 +221,10 @@ impl Pages {
             // QUEUE ALGORITHM MODIFIER: each command begins where the one before has ended.
             page[1] &= !UNRESTRICTED_REORDERING;
         }
+        // A changer has another page of this code.
+        if (code, self.device) == (MEDIUM_CONFIGURATION, DeviceType::Tape) {
+            return tape::medium_configuration(self.write_once);
+        }
         page
     }
 
@@ -368,7 +374,6 @@ fn body(code: u8, switches: Switches) -> Vec<u8> {
         CAPABILITIES => capabilities(switches.locked),
         DATA_COMPRESSION => vec![0; 14],
         DEVICE_CONFIGURATION => tape::configuration(),
-        MEDIUM_CONFIGURATION => vec![0; 30],
         _ => vec![0; 10],
     }
 }
@@ -416,6 +421,7 @@ mod tests {
             device: DeviceType::Disk,
             defaults: Switches { write_cache, ..Switches::default() },
             read_only: false,
+            write_once: false,
             capacity: Capacity {
                 blocks: 0x1_0000_0000,
                 block_size: 512,

@@ -38,6 +38,8 @@ pub struct Medium {
     pub removable: bool,
     /// It takes no writes.
     pub read_only: bool,
+    /// What is on it is not written over.
+    pub write_once: bool,
     /// Completed writes may be volatile.
     pub write_cache: bool,
     /// It can give space back, best in units of that many blocks.
@@ -130,6 +132,7 @@ impl Unit {
             device: medium.device,
             defaults,
             read_only: medium.read_only,
+            write_once: medium.write_once,
             capacity: medium.capacity,
             elements: Layout::default(),
         };
@@ -466,8 +469,8 @@ impl Unit {
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
             (true, page::PORTS) => self.identity.ports_page(self.ports.ids()),
             (true, page::THIRD_PARTY_COPY) => copy::page(self.block_size()),
-            // SSC-4, 8.5.3: sequential-access device capabilities, without WORM.
-            (true, page::BLOCK_LIMITS) if self.medium.device == DeviceType::Tape => vec![0, 0],
+            // SSC-4, 8.5.3: of sequential-access device capabilities WORM.
+            (true, page::BLOCK_LIMITS) if self.medium.device == DeviceType::Tape => vec![0x01, 0],
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
             (true, page::CHARACTERISTICS) => {
                 inquiry::characteristics(self.provisioning.unmap, self.medium.crypto_erase)

@@ -21,6 +21,12 @@ const LABEL_MAGIC: [u8; 8] = *b"LHTAPE\r\n";
 const RECORD_MAGIC: [u8; 4] = *b"LHtr";
 const VERSION: u32 = 1;
 
+/// Of a tape that can be written once: a program that does not know these must not write to it.
+const VERSION_WRITE_ONCE: u32 = 2;
+
+/// What stands behind the end in a label of that version.
+const WRITE_ONCE: u32 = 1;
+
 /// No tape has counted its labels or its runs of writing as far as this.
 const COUNT_MAX: u64 = 1 << 63;
 
@@ -82,23 +88,28 @@ pub(super) struct Label {
     pub(super) epoch: u64,
     /// All records before it are stable.
     pub(super) end: Place,
+    /// Nothing that is on it is written over.
+    pub(super) is_write_once: bool,
 }
 
 impl Label {
     /// That of a tape on which nothing was ever written.
     pub(super) const fn blank(tape: u64) -> Self {
-        Self { sequence: 0, tape, epoch: 0, end: Place::BEGINNING }
+        Self { sequence: 0, tape, epoch: 0, end: Place::BEGINNING, is_write_once: false }
     }
 
     /// Its unit.
     pub(super) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(UNIT as usize);
         bytes.put_slice(&LABEL_MAGIC);
-        bytes.put_u32_le(VERSION);
+        bytes.put_u32_le(if self.is_write_once { VERSION_WRITE_ONCE } else { VERSION });
         for field in [self.sequence, self.tape, self.epoch] {
             bytes.put_u64_le(field);
         }
         self.end.put(&mut bytes);
+        if self.is_write_once {
+            bytes.put_u32_le(WRITE_ONCE);
+        }
         bytes.resize(UNIT as usize - 4, 0);
         let sum = crc32c(&bytes);
         bytes.put_u32_le(sum);
@@ -119,14 +130,18 @@ impl Label {
             return Found::Damaged;
         }
         let version = fields.u32();
-        if version != VERSION {
+        if ![VERSION, VERSION_WRITE_ONCE].contains(&version) {
             return Found::Version(version);
         }
         let [sequence, tape, epoch] = [(); 3].map(|()| fields.u64());
         let end = Place::get(&mut fields);
+        let is_write_once = version == VERSION_WRITE_ONCE;
+        if is_write_once && fields.u32() != WRITE_ONCE {
+            return Found::Version(version);
+        }
         let is_possible = end.is_possible() && sequence < COUNT_MAX && epoch < COUNT_MAX;
         match is_possible {
-            true => Found::Label(Self { sequence, tape, epoch, end }),
+            true => Found::Label(Self { sequence, tape, epoch, end, is_write_once }),
             false => Found::Damaged,
         }
     }
@@ -282,17 +297,19 @@ mod tests {
 
     #[test]
     fn label_is_read_back_and_its_damage_found() {
-        let label = Label { sequence: 1, tape: 2, epoch: 3, end: PLACE };
-        let bytes = label.encode();
-        assert_eq!(bytes.len() as u64, UNIT);
-        assert_eq!(Label::decode(&bytes), Found::Label(label));
         assert_eq!(Label::decode(&[0; 512]), Found::Nothing);
-        for at in 0..bytes.len() {
-            let mut flipped = bytes.to_vec();
-            flipped[at] ^= 0x10;
-            let found = Label::decode(&flipped);
-            let expected = if at < 8 { Found::Foreign } else { Found::Damaged };
-            assert_eq!(found, expected, "byte {at}");
+        for (is_write_once, version) in [(false, 1), (true, 2)] {
+            let label = Label { sequence: 1, tape: 2, epoch: 3, end: PLACE, is_write_once };
+            let bytes = label.encode();
+            assert_eq!((bytes.len() as u64, bytes[8]), (UNIT, version));
+            assert_eq!(Label::decode(&bytes), Found::Label(label));
+            for at in 0..bytes.len() {
+                let mut flipped = bytes.to_vec();
+                flipped[at] ^= 0x10;
+                let found = Label::decode(&flipped);
+                let expected = if at < 8 { Found::Foreign } else { Found::Damaged };
+                assert_eq!(found, expected, "byte {at}");
+            }
         }
     }
 

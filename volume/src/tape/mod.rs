@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 pub use self::format::{BLOCK_MAX, Place};
 pub use self::moving::Moved;
-pub use self::opening::OpenError;
+pub use self::opening::{LabelInfo, OpenError};
 pub use self::reading::Read;
 
 use self::format::{FIRST, Header, Label, UNIT};
@@ -77,6 +77,9 @@ pub enum TapeError {
     /// Something written before could not be made stable, so that nothing can be appended to it.
     #[error("what was written before could not be made stable")]
     Failed,
+    /// It is written once, and this would change what is on it.
+    #[error("the tape can be written once: what is on it is neither written over nor erased")]
+    WriteOnce,
 }
 
 /// The result of working with a tape.
@@ -106,6 +109,12 @@ impl Tape {
     #[must_use]
     pub const fn id(&self) -> u64 {
         if self.label.sequence == 0 { 0 } else { self.label.tape }
+    }
+
+    /// Whether nothing that is on it is written over.
+    #[must_use]
+    pub const fn is_write_once(&self) -> bool {
+        self.label.is_write_once
     }
 
     /// Its size in bytes, with all that is needed beside the data.

@@ -30,6 +30,9 @@ pub enum OpenError {
     /// A later release has written it.
     #[error("it is a tape of version {0}, which this release does not know")]
     Version(u32),
+    /// It was written to as one that can be written over.
+    #[error("something was written to the tape as to one that can be written over")]
+    Written,
     /// Neither copy of the label can be used.
     #[error("both labels of the tape are damaged")]
     Damaged,
@@ -44,6 +47,15 @@ pub enum OpenError {
     /// There are records behind the end that the label names which no drive leaves there.
     #[error("more lies behind the end that the label of the tape names than a drive leaves there")]
     Unlabelled,
+}
+
+/// What the label of a tape says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelInfo {
+    /// Nothing was ever written to it.
+    pub is_blank: bool,
+    /// Nothing that is on it is written over.
+    pub is_write_once: bool,
 }
 
 /// How many records are read before others are let run.
@@ -71,8 +83,20 @@ impl Tape {
     }
 
     /// Whether there is a tape on `volume`, or may be: tells what [`open`](Self::open) does without a look at the records.
-    pub async fn check(volume: &dyn Volume) -> Result<(), OpenError> {
-        label_of(volume, 0).await.map(drop)
+    pub async fn check(volume: &dyn Volume) -> Result<LabelInfo, OpenError> {
+        let Label { sequence, is_write_once, .. } = label_of(volume, 0).await?;
+        Ok(LabelInfo { is_blank: sequence == 0, is_write_once })
+    }
+
+    /// Makes the blank tape on `volume` one that can be written once, whose name will be `new_id`. It stays so.
+    pub async fn make_write_once(volume: Arc<dyn Volume>, new_id: u64) -> Result<(), OpenError> {
+        let label = label_of(&*volume, new_id).await?;
+        if label.sequence != 0 {
+            return Err(OpenError::Written);
+        }
+        let tape = Self::labelled(volume, label);
+        tape.put_label(Label { is_write_once: true, ..label }).await?;
+        Ok(())
     }
 
     fn labelled(volume: Arc<dyn Volume>, label: Label) -> Self {

@@ -755,3 +755,75 @@ fn marks_that_the_label_denies_are_damage() {
     assert!(matches!(now(tape.locate(2)), Err(TapeError::Damaged { .. })));
     assert_eq!(now(tape.space_marks(1)).unwrap(), Moved::EndOfData(1));
 }
+
+/// A blank tape that can be written once.
+fn write_once() -> Tape {
+    let volume: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
+    now(Tape::make_write_once(Arc::clone(&volume), 7)).unwrap_or_else(|why| panic!("{why}"));
+    let tape = open(volume);
+    assert!(tape.is_write_once() && tape.id() == 7);
+    tape
+}
+
+#[test]
+fn tape_that_is_written_once_grows_and_changes_in_nothing_else() {
+    let block = |fill: u8| Item::Block(vec![fill; 700]);
+    let items = [block(1), block(2), Item::Mark, block(3), Item::Mark, Item::Mark, Item::Mark];
+    let mut tape = write_once();
+    items.iter().for_each(|item| put(&mut tape, item).unwrap());
+    let refused = |result| assert!(matches!(result, Err(TapeError::WriteOnce)), "{result:?}");
+    // The marks at the end are 4 to 6: the first of them ends a file.
+    for object in 0..=4 {
+        now(tape.locate(object)).unwrap();
+        for item in [block(9), Item::Mark] {
+            refused(put(&mut tape, &item));
+        }
+    }
+    for object in [0, 5, 7] {
+        now(tape.locate(object)).unwrap();
+        refused(now(tape.erase(false)));
+        refused(now(tape.erase(true)));
+    }
+    assert_eq!(contents(&mut tape).unwrap(), items);
+    now(tape.locate(5)).unwrap();
+    put(&mut tape, &block(4)).unwrap();
+    assert_eq!(contents(&mut tape).unwrap(), [&items[..5], &[block(4)]].concat());
+    now(tape.sync()).unwrap();
+    // It stays so when it is opened again, and after a crash.
+    let mut again = open(Arc::clone(&tape.volume));
+    assert!(again.is_write_once());
+    refused(put(&mut again, &block(9)));
+    again.go_to_end();
+    put(&mut again, &Item::Mark).unwrap();
+    let mut again = open(Arc::clone(&again.volume));
+    assert_eq!(contents(&mut again).unwrap().len(), 7);
+    now(again.locate(6)).unwrap();
+    refused(put(&mut again, &Item::Mark));
+}
+
+#[test]
+fn mark_alone_on_a_tape_that_is_written_once_stays() {
+    let mut tape = write_once();
+    put(&mut tape, &Item::Mark).unwrap();
+    put(&mut tape, &Item::Mark).unwrap();
+    tape.rewind();
+    assert!(put(&mut tape, &Item::Mark).is_err());
+    now(tape.locate(1)).unwrap();
+    put(&mut tape, &Item::Block(vec![1])).unwrap();
+    assert_eq!(contents(&mut tape).unwrap(), [Item::Mark, Item::Block(vec![1])]);
+}
+
+#[test]
+fn only_a_blank_tape_becomes_one_that_is_written_once() {
+    let info = |volume: &Arc<dyn Volume>| now(Tape::check(&**volume)).unwrap();
+    let mut tape = blank();
+    assert_eq!(info(&tape.volume), LabelInfo { is_blank: true, is_write_once: false });
+    put(&mut tape, &Item::Mark).unwrap();
+    now(tape.sync()).unwrap();
+    let refused = now(Tape::make_write_once(Arc::clone(&tape.volume), 7));
+    assert!(matches!(refused, Err(OpenError::Written)));
+    assert_eq!(info(&tape.volume), LabelInfo { is_blank: false, is_write_once: false });
+    let tape = write_once();
+    assert_eq!(info(&tape.volume), LabelInfo { is_blank: false, is_write_once: true });
+    assert!(now(Tape::make_write_once(Arc::clone(&tape.volume), 8)).is_err());
+}

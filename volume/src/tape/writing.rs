@@ -3,7 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::format::{BLOCK_MAX, HEADER, Header, Kind, LABELS, Label, UNIT, crc32c, skip_target};
-use super::{MARKS_RESERVE, Tape, TapeError, TapeResult};
+use super::{MARKS_RESERVE, Place, Tape, TapeError, TapeResult};
 use crate::{Durability, Space, Span};
 
 /// How much is written before the label is written anew, if nobody asks for it before: what is behind the end that it names
@@ -34,10 +34,12 @@ impl Tape {
     ///
     /// # Errors
     ///
-    /// [`TapeError::Full`] if there is no room for it: then nothing is changed.
+    /// [`TapeError::Full`] if there is no room for it, and [`TapeError::WriteOnce`] if it would take the place of what may not
+    /// be written over: then nothing is changed.
     pub async fn write(&mut self, data: &[Bytes]) -> TapeResult<()> {
         let len = u32::try_from(data.iter().map(Bytes::len).sum::<usize>());
         let len = len.ok().filter(|len| *len <= BLOCK_MAX).ok_or(TapeError::Long)?;
+        self.spares_what_is_written()?;
         if self.at.at + Header::size(len) > self.capacity() - MARKS_RESERVE {
             return Err(TapeError::Full);
         }
@@ -50,6 +52,7 @@ impl Tape {
     ///
     /// The same.
     pub async fn write_mark(&mut self) -> TapeResult<()> {
+        self.spares_what_is_written()?;
         if self.at.at + Header::size(0) > self.capacity() {
             return Err(TapeError::Full);
         }
@@ -82,7 +85,14 @@ impl Tape {
 
     /// Ends the recorded data at the head, and gives back the space behind. With `all`, that is also the space of what was
     /// recorded there earlier, if the volume gives it back as zeroes: then nothing of it can be read any more.
+    ///
+    /// # Errors
+    ///
+    /// [`TapeError::WriteOnce`] of a tape that can be written once, wherever its head is.
     pub async fn erase(&mut self, all: bool) -> TapeResult<()> {
+        if self.is_write_once() {
+            return Err(TapeError::WriteOnce);
+        }
         self.sync().await?;
         self.is_writing = false;
         self.begin().await?;
@@ -92,6 +102,19 @@ impl Tape {
             self.volume.write_zeroes(rest, Durability::Durable, Space::Release).await?;
         }
         Ok(())
+    }
+
+    /// Refuses to write over what is on a tape that can be written once. File marks at its end may be written over but for the
+    /// first of them, which ends a file (SSC-4, 8.3.7: WORM MODE FILEMARKS RESTRICTIONS is 02h).
+    const fn spares_what_is_written(&self) -> TapeResult<()> {
+        let (Place { object, marks, previous, last_mark, .. }, end) = (self.at, &self.end);
+        let is_end = object == end.object;
+        let only_marks_follow = end.object - object == end.marks - marks;
+        let is_behind_mark = object > 0 && previous == last_mark;
+        match !self.is_write_once() || is_end || only_marks_follow && is_behind_mark {
+            true => Ok(()),
+            false => Err(TapeError::WriteOnce),
+        }
     }
 
     const fn still_whole(&self) -> TapeResult<()> {

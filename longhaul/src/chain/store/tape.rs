@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use volume::Volume;
 use volume::store::memory::Memory;
-use volume::tape::{OpenError, SIZE_MIN, Tape};
+use volume::tape::{LabelInfo, OpenError, SIZE_MIN, Tape};
 
 use super::{Store, file_options, retry_while_locked};
 use crate::chain::OpenOptions;
 use crate::chain::created_file::CreatedFile;
 use crate::explain::explain;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::size::Size;
 use crate::store::abilities::Opened;
 use crate::store::file;
@@ -50,12 +50,26 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
     let mut opened = opened.opened("tape");
     // A tape is as long as it was made.
     opened.abilities.grow = None;
-    refuse_foreign(uri, &*opened.volume).await?;
+    let label = refuse_foreign(uri, &*opened.volume).await?;
     let mut store = Store::new("tape", opened);
     if let (true, Some(close)) = (made, &store.opened.abilities.close) {
         store.made = CreatedFile::new(path, close);
     }
+    if options.write_once && !label.is_write_once {
+        make_write_once(uri, &store.opened.volume).await?;
+    }
+    store.opened.abilities.is_write_once = options.write_once || label.is_write_once;
     Ok(store)
+}
+
+async fn make_write_once(uri: &Uri, volume: &Arc<dyn Volume>) -> Outcome {
+    let new_id = getrandom::u64().or_fail(|| "the system gives no random numbers".to_owned())?;
+    let made = Tape::make_write_once(Arc::clone(volume), new_id).await;
+    made.map_err(|why| {
+        Failure::new(format!("cannot use {uri} as a tape that is written once"))
+            .because(why)
+            .hint("`worm` is for a new tape, or one that was made with it")
+    })
 }
 
 /// Refuses what no drive could have in it.
@@ -69,12 +83,12 @@ pub(crate) async fn check(path: &Path) -> Outcome {
     if let Some(close) = &opened.abilities.close {
         close.close().await;
     }
-    checked
+    checked.map(drop)
 }
 
 /// Refuses a file that is no tape, before a client finds that out. Its records are left to whoever uses it first: what a
 /// crash has left may take long to read.
-async fn refuse_foreign(uri: &Uri, volume: &dyn Volume) -> Outcome {
+async fn refuse_foreign(uri: &Uri, volume: &dyn Volume) -> Outcome<LabelInfo> {
     let what = || format!("cannot use {uri}");
     Tape::check(volume).await.map_err(|why| match why {
         OpenError::CutOff { .. } => Failure::new(what())
@@ -114,6 +128,40 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), vec![7; 1 << 20]);
         assert_eq!(opened("tape:", &plain).await, Ok(0));
         assert!(opened("tape:", &OpenOptions::default()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn blank_tape_becomes_one_that_is_written_once_and_stays_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.tape");
+        let uri = format!("tape:{}", path.display());
+        let open = async |write_once, size| {
+            let options =
+                OpenOptions { write_once, size, by_records: true, ..OpenOptions::default() };
+            let opened = store(&uri.parse().unwrap(), &options).await;
+            opened.map(|store| store.opened.abilities.is_write_once).map_err(|why| why.to_string())
+        };
+        assert!(open(true, None).await.is_err());
+        assert_eq!(open(true, Some(Size(1 << 20))).await, Ok(true));
+        // What was made is gone if nobody has used it. A blank file stays, and so does what becomes of it.
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        for write_once in [true, false, true] {
+            assert_eq!(open(write_once, None).await, Ok(true));
+        }
+        // A tape that was used.
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let parsed = uri.parse().unwrap();
+        let by_records = OpenOptions { by_records: true, ..OpenOptions::default() };
+        let used = store(&parsed, &by_records).await.unwrap_or_else(|why| panic!("{why}"));
+        let mut tape = Tape::open(Arc::clone(&used.opened.volume), 1)
+            .await
+            .unwrap_or_else(|why| panic!("{why}"));
+        tape.write_mark().await.unwrap();
+        tape.sync().await.unwrap();
+        drop((tape, used));
+        let refused = open(true, None).await.unwrap_err();
+        assert!(refused.contains("that can be written over"), "{refused}");
+        assert_eq!(open(false, None).await, Ok(false));
     }
 
     #[tokio::test]

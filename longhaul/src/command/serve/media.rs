@@ -61,6 +61,7 @@ impl Live {
                 bytes: disk.size(),
                 ready: disk.has_medium(),
                 locked: disk.is_locked(),
+                write_once: disk.is_write_once(),
             })
         };
         self.volumes().iter().filter_map(drive).collect()
@@ -133,9 +134,9 @@ impl Live {
     fn drive(&self, name: &str, disc: Option<PathBuf>) -> Outcome<Served> {
         let volume = self.volumes().iter().find(|volume| volume.name == name);
         match volume.and_then(|volume| volume.with_disc(disc)) {
-            // The size in the configuration is what the tape there was made with: this one has its own.
+            // The size in the configuration is what the tape there was made with, and so is `worm`: this one has its own.
             Some(mut volume) => {
-                volume.size = None;
+                (volume.size, volume.worm) = (None, false);
                 Ok(volume)
             }
             None => {

@@ -396,6 +396,11 @@ fn push(write: &mut Write, block: Option<io::Result<Bytes>>, mark: bool) -> Outc
 
 fn interrupted(write: &Write, why: &StreamError) -> Failure {
     let (bytes, end) = (write.stable_bytes(), write.stable_object());
+    if bytes == 0 && *why == StreamError::WriteOnce {
+        return Failure::new("nothing is written")
+            .because(why.clone())
+            .hint("--append writes behind it");
+    }
     Failure::new("the tape is not written to its end").because(why.clone()).hint(format!(
         "the first {bytes} bytes are on the medium, up to block {end}; what was written behind them may be there or not"
     ))

@@ -153,6 +153,12 @@ impl Command {
         Self::asking(block([0x1A, 0, 0x3F, 0, MODE as u8]), MODE)
     }
 
+    /// MODE SENSE (6) with DBD for the page of medium configuration; read the answer with [`is_write_once`].
+    #[must_use]
+    pub fn medium_configuration() -> Self {
+        Self::asking(block([0x1A, 0x08, MEDIUM_CONFIGURATION, 0, 64]), 64)
+    }
+
     /// MODE SELECT (6) with PF: everything as it is, and blocks of this length; 0 for blocks of any. With its parameter list.
     #[must_use]
     pub fn select_block_length(mode: &TapeMode, length: u32) -> (Self, Vec<u8>) {
@@ -163,6 +169,18 @@ impl Command {
         let cdb = block([0x15, 0x10, 0, 0, MODE_SELECT as u8]);
         (Self { cdb, transfer: Transfer::Out(MODE_SELECT) }, list)
     }
+}
+
+/// The medium configuration page (SSC-4, 8.3.7).
+const MEDIUM_CONFIGURATION: u8 = 0x1D;
+
+/// WORMM: whether what is on the tape is not written over, from MODE SENSE (6) data with the page of medium configuration.
+pub fn is_write_once(bytes: &[u8]) -> Result<bool, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let [_, _, _, descriptors] = reader.array()?;
+    reader.take(descriptors.into())?;
+    let [code, _, flags] = reader.array()?;
+    Ok(code & 0x3F == MEDIUM_CONFIGURATION && flags & 0x01 != 0)
 }
 
 /// Where the head is.

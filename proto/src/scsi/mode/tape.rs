@@ -43,6 +43,18 @@ pub(super) fn configuration() -> Vec<u8> {
     page
 }
 
+/// The body of the medium configuration page (SSC-4, 8.3.7): no block of a medium that is written once is written over, and of the
+/// file marks before the end of the data the first is not.
+pub(super) fn medium_configuration(write_once: bool) -> Vec<u8> {
+    const WORMM: u8 = 0x01;
+    const NO_BLOCKS: u8 = 0x00;
+    const MARKS_BUT_THE_FIRST: u8 = 0x02;
+    let mut page = vec![0; 30];
+    page[0] = if write_once { WORMM } else { 0 };
+    page[2..4].copy_from_slice(&[NO_BLOCKS, MARKS_BUT_THE_FIRST]);
+    page
+}
+
 /// The switches after the header and the block descriptor of a parameter list.
 pub(super) fn select_header(
     form: Form,

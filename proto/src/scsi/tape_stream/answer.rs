@@ -22,6 +22,9 @@ pub enum StreamError {
     /// 27h.
     #[error("the tape is write-protected, or the server lets this client only read it")]
     WriteProtected,
+    /// 30h/0Ch.
+    #[error("the tape is one that is written once, and something is recorded behind the head")]
+    WriteOnce,
     /// 3Ah.
     #[error("there is no tape in the drive")]
     NoTape,
@@ -140,6 +143,7 @@ fn judge_sense(sense: Sense, object: u64) -> Result<Remark, Trouble> {
             again(false)
         }
         (Key::NotReady, 0x3A, _) => StreamError::NoTape.into(),
+        (Key::DataProtect, 0x30, 0x0C) => StreamError::WriteOnce.into(),
         (Key::DataProtect, ..) => StreamError::WriteProtected.into(),
         (Key::VolumeOverflow, ..) => Trouble::Full,
         (Key::BlankCheck, ..) => Trouble::EndOfData(sense),

@@ -23,6 +23,7 @@ fn medium() -> Medium {
         },
         removable: true,
         read_only: false,
+        write_once: false,
         write_cache: true,
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,

@@ -11,10 +11,10 @@ use std::time::Duration;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::Medium;
 use proto::scsi::unit::optical::events::{MediaEvent, MediaEvents};
-use proto::scsi::{Capacity, Status};
+use proto::scsi::{Capacity, DeviceType, Status};
 use tokio::time::timeout;
 use volume::Volume;
-use volume::tape::TapeError;
+use volume::tape::{Tape, TapeError};
 
 use super::super::Nexus;
 use super::super::fault::Fault;
@@ -54,6 +54,8 @@ impl Disk {
         if !force {
             settled.map_err(ExchangeError::Unstable)?;
         }
+        let write_once = core.unit.medium().device == DeviceType::Tape
+            && Tape::check(&*volume).await.is_ok_and(|label| label.is_write_once);
         let mut preventing = core.state.preventing.all();
         if !preventing.is_empty() && !force {
             core.media_events().establish(MediaEvent::EjectRequest);
@@ -62,7 +64,7 @@ impl Disk {
         preventing.clear();
         let old = core.unit.medium();
         let blocks = volume.shape().size / u64::from(old.capacity.block_size);
-        let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, ..*old };
+        let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, write_once, ..*old };
         let generation = core.state.generation.fetch_add(1, Ordering::AcqRel) + 1;
         let is_empty = medium.readiness().lacks_medium();
         let readiness = if is_empty { medium.readiness_ejected() } else { medium.readiness() };
@@ -95,6 +97,12 @@ impl Disk {
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.core.switches().locked
+    }
+
+    /// Whether what is on the medium is not written over.
+    #[must_use]
+    pub fn is_write_once(&self) -> bool {
+        self.core.unit.medium().write_once
     }
 
     /// Whether a medium can be used, or could be if the unit were started.

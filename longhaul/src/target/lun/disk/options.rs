@@ -36,6 +36,8 @@ pub struct Options {
     pub vanishes: bool,
     /// Writes are refused, even if the volume would take them.
     pub read_only: bool,
+    /// It is a tape that is written once.
+    pub write_once: bool,
     /// Space may be given back, if the volume can.
     pub thin: bool,
     /// How many bytes a second a SANITIZE overwrites at most; as many as the volume takes if `None`.
@@ -75,6 +77,7 @@ impl Default for Options {
             physical_block_size: None,
             vanishes: false,
             read_only: false,
+            write_once: false,
             thin: true,
             sanitize_rate: None,
             key: None,
@@ -124,6 +127,7 @@ impl Options {
             },
             removable: self.removable || is_drive,
             read_only: shape.read_only || self.read_only || is_disc,
+            write_once: self.write_once,
             write_cache: shape.write_cache && !is_drive,
             unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
             transfer_max: TRANSFER_MAX / block_size,

@@ -361,6 +361,10 @@ impl Core {
                 let sense = Sense::new(Key::MediumError, Additional::UNRECOVERED_READ_ERROR);
                 sense.with_information(left)
             }
+            TapeError::WriteOnce => {
+                let sense = Sense::new(Key::DataProtect, Additional::WORM_OVERWRITE_ATTEMPTED);
+                sense.with_information(left)
+            }
             TapeError::Failed => Sense::new(Key::MediumError, Additional::WRITE_ERROR),
             TapeError::Long => Sense::invalid_cdb(2, None),
         };

@@ -23,6 +23,7 @@ fn unit() -> Unit {
         capacity,
         removable: true,
         read_only: false,
+        write_once: false,
         write_cache: false,
         unmap_granularity: None,
         transfer_max: 1 << 12,

@@ -27,6 +27,7 @@ fn unit(blocks: u64) -> Unit {
         capacity,
         removable: true,
         read_only: true,
+        write_once: false,
         write_cache: false,
         unmap_granularity: None,
         transfer_max: 4096,

@@ -1,5 +1,6 @@
 use super::super::super::cdb::{Destination, Parsed, PositionForm, Requires, SpaceCode, commands};
 use super::super::super::command::Command;
+use super::super::super::command::tape::is_write_once;
 use super::super::super::inquiry::{Identity, Standard};
 use super::super::super::readiness::Readiness;
 use super::super::super::sense::Format;
@@ -24,6 +25,7 @@ fn unit() -> Unit {
         capacity,
         removable: true,
         read_only: false,
+        write_once: false,
         write_cache: false,
         unmap_granularity: None,
         transfer_max: TRANSFER_MAX / UNIT,
@@ -65,8 +67,30 @@ fn tape_is_told_from_a_disk_by_inquiry() {
     // SSC-4, no version claimed.
     assert_eq!(standard.command_set, 0x0520);
     assert_eq!(reply(&[0x12, 1, 0, 0, 255])[4..], [0, 0x80, 0x83, 0x86, 0x87, 0x88, 0xB0, 0xC0]);
-    assert_eq!(reply(&[0x12, 1, 0xB0, 0, 255]), [1, 0xB0, 0, 2, 0, 0]);
+    assert_eq!(reply(&[0x12, 1, 0xB0, 0, 255]), [1, 0xB0, 0, 2, 0x01, 0]);
     assert_eq!(reply(&[0x05]), [0, 0x80, 0, 0, 0, 1]);
+}
+
+/// SSC-4, 8.3.7.
+#[test]
+fn medium_configuration_page_tells_of_a_tape_that_is_written_once() {
+    let page = |write_once| {
+        let unit = unit();
+        let unit = unit.on(Medium { write_once, ..*unit.medium() });
+        let parsed = Parsed::of(&Command::medium_configuration().cdb, DeviceType::Tape);
+        match unit.plan(&parsed, unit.defaults()) {
+            Ok(Step::Reply(data)) => data,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (once, over) = (page(true), page(false));
+    assert_eq!(once[..10], [35, 0, 0x10, 0, 0x1D, 0x1E, 0x01, 0, 0, 0x02]);
+    assert_eq!(over[..10], [35, 0, 0x10, 0, 0x1D, 0x1E, 0, 0, 0, 0x02]);
+    assert_eq!((is_write_once(&once), is_write_once(&over)), (Ok(true), Ok(false)));
+    assert!(is_write_once(&once[..5]).is_err());
+    // Nobody changes it.
+    let changeable = reply(&[0x1A, 0x08, 0x5D, 0, 64]);
+    assert!(changeable[6..].iter().all(|byte| *byte == 0), "{changeable:?}");
 }
 
 /// The same operation codes are PRE-FETCH, SYNCHRONIZE CACHE and others of a disk.

@@ -491,3 +491,42 @@ fn any_command_has_an_answer() {
         }
     }
 }
+
+/// A tape of 1 MiB that is written once.
+fn write_once() -> Arc<dyn Volume> {
+    let volume: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
+    let made = Tape::make_write_once(Arc::clone(&volume), 7).now_or_never().unwrap();
+    made.unwrap_or_else(|why| panic!("{why}"));
+    volume
+}
+
+/// SSC-4, 4.2.20.
+#[tokio::test]
+async fn tape_that_is_written_once_refuses_what_would_change_it() {
+    let is_told = |drive: &Disk| good(&run(drive, &[0x1A, 0x08, 0x1D, 0, 64]))[6] & 1 == 1;
+    let old = drive();
+    assert!(!is_told(&old) && !old.is_write_once());
+    let drive = old.exchange(write_once(), "b".into(), false).await.unwrap();
+    for nexus in [ME, OTHER] {
+        assert_eq!(sense_of(&run_by(&drive, nexus, &[0x00], vec![])).key, Key::UnitAttention);
+    }
+    assert!(is_told(&drive) && drive.is_write_once());
+    good(&write(&drive, 1, 300));
+    good(&run(&drive, &MARK));
+    good(&run(&drive, &MARK));
+    good(&run(&drive, &REWIND));
+    let attempted = Sense::new(Key::DataProtect, Additional::WORM_OVERWRITE_ATTEMPTED);
+    assert_eq!((attempted.additional.code, attempted.additional.qualifier), (0x30, 0x0C));
+    assert_eq!(sense_of(&write(&drive, 2, 300)), attempted.with_information(300));
+    assert_eq!(sense_of(&run(&drive, &MARK)), attempted.with_information(1));
+    for erase in [[0x19, 0], [0x19, 1]] {
+        assert_eq!(sense_of(&run(&drive, &erase)), attempted.with_information(0));
+    }
+    // Behind the first file mark of those at the end it goes on.
+    good(&run(&drive, &[0x11, 1, 0, 0, 1]));
+    good(&write(&drive, 3, 500));
+    good(&run(&drive, &REWIND));
+    assert_eq!(good(&run(&drive, &[0x08, 2, 0, 0x03, 0xE8])), vec![1; 300]);
+    let empty = drive.exchange(Arc::new(Memory::new(0, 512)), String::new(), false).await.unwrap();
+    assert!(!empty.is_write_once());
+}
