@@ -237,6 +237,13 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "`longhaul discover HOST` lists what is there"
         }
         None => match &why {
+            ConnectError::Device(scsi::DeviceError::Unit(why)) | ConnectError::Unit(why)
+                if why.is_without_medium() =>
+            {
+                return Failure::new(what)
+                    .because("there is no medium in the drive")
+                    .hint("on a Longhaul server `longhaul media load` puts one in");
+            }
             ConnectError::Device(why) if why.is_of_another_unit() => ANOTHER_UNIT,
             ConnectError::Session(SessionError::Connect(_, why))
                 if why.kind() == ErrorKind::ConnectionRefused =>
