@@ -177,6 +177,11 @@ async fn import(path: &Path, files: &[PathBuf], block: Size, size: Option<Size>)
     for file in files {
         open_regular(file).or_fail(|| format!("cannot open {}", file.shown()))?;
     }
+    if size.is_none() && !path.exists() {
+        return Err(Failure::new(format!("cannot open the tape {}", path.shown()))
+            .because("it does not exist")
+            .hint("`--size SIZE` makes it, with room for so much"));
+    }
     // A size is what a new one is made with.
     let size = size.filter(|_| !path.exists());
     let options = OpenOptions { size, ..OpenOptions::default() };
