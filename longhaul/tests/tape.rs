@@ -244,7 +244,8 @@ fn tape_that_is_in_a_drive_already_is_loaded_again_there_and_nowhere_else() {
     let server = Running::start(command.current_dir(home.path()));
     let uri = server.line().unwrap();
     let portal = uri.split('/').nth(2).unwrap().parse().unwrap();
-    let mut peer = Peer::log_in(portal, "iqn.2001-04.com.example:1", 1, "iqn.2026-11.dev.longhaul:one");
+    let mut peer =
+        Peer::log_in(portal, "iqn.2001-04.com.example:1", 1, "iqn.2026-11.dev.longhaul:one");
     assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
     write(&mut peer, &[1; 600]);
     assert_eq!(ask(&mut peer, UNLOAD, vec![], 0), Ok(vec![]));

@@ -76,7 +76,9 @@ impl Live {
                     .hint(format!("`longhaul media eject {other}` takes it out")));
             }
             Some(_) => self.reload(name, disc, force).await?,
-            None => self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?,
+            None => {
+                self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?
+            }
         }
         Ok(format!("{shown} is in {name}"))
     }
