@@ -221,9 +221,7 @@ impl Control {
         loop {
             match self.requests.recv().await {
                 Some(request) if request.is_left() => {
-                    tracing::warn!(
-                        "a client of the control socket has left before its request was looked at"
-                    );
+                    tracing::info!("control request dropped: its client has left before its turn");
                 }
                 Some(request) => return request,
                 None => pending().await,
@@ -255,7 +253,9 @@ async fn listen(listener: UnixListener, asked: mpsc::Sender<Request>) {
 
 async fn take(stream: UnixStream, asked: mpsc::Sender<Request>) {
     match timeout(PATIENCE, hear(stream)).await {
-        Ok(Ok(request)) => drop(asked.send(request).await),
+        Ok(Ok(Some(request))) => drop(asked.send(request).await),
+        // It has only seen that somebody listens.
+        Ok(Ok(None)) => {}
         Ok(Err(why)) => tracing::warn!(%why, "control request refused"),
         Err(_) => tracing::warn!("a client of the control socket asks nothing"),
     }
@@ -283,16 +283,19 @@ fn is_socket(metadata: &std::fs::Metadata) -> bool {
     metadata.file_type().is_socket()
 }
 
-async fn hear(stream: UnixStream) -> io::Result<Request> {
+/// The request of a client; `None` from one that ends without any.
+async fn hear(stream: UnixStream) -> io::Result<Option<Request>> {
     let uid = stream.peer_cred()?.uid();
     if uid != rustix::process::geteuid().as_raw() && uid != 0 {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {uid} asks")));
     }
     let mut stream = BufReader::new(stream);
     let mut verb = String::new();
-    (&mut stream).take(REQUEST_MAX).read_line(&mut verb).await?;
+    if (&mut stream).take(REQUEST_MAX).read_line(&mut verb).await? == 0 {
+        return Ok(None);
+    }
     let (verb, asker) = (verb.trim_end().to_owned(), Asker::Socket(stream));
-    Ok(Request { asker, verb, since: Instant::now() })
+    Ok(Some(Request { asker, verb, since: Instant::now() }))
 }
 
 impl Request {
@@ -433,6 +436,18 @@ async fn ask_patiently(path: &Path, verb: &str) -> Result<String, AskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who looks whether a server runs asks nothing.
+    #[tokio::test]
+    async fn client_that_ends_without_a_word_asks_nothing() {
+        let (here, there) = UnixStream::pair().unwrap();
+        drop(there);
+        assert!(hear(here).await.unwrap().is_none());
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.write_all(b"status\n").await.unwrap();
+        drop(there);
+        assert_eq!(hear(here).await.unwrap().unwrap().verb, "status");
+    }
 
     #[test]
     fn user_who_is_hung_up_on_is_told_who_may_ask() {

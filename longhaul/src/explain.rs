@@ -216,7 +216,10 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "ask for `--protection encrypt`; or the server lets this client not use this volume"
         }
         Some(LoginError::TooLittle(Protection::Encrypt)) => {
-            "on the server: the volume must be among the client's `volumes`, and the client not be `paused`"
+            "on the server: the volume must be among the client's `volumes`"
+        }
+        Some(LoginError::Unavailable) => {
+            "on the server: `longhaul clients` shows who is paused, and `longhaul config set clients.NAME.paused=false` ends that"
         }
         Some(LoginError::NoSeal) => {
             "the server needs an identity: `longhaul serve --identity FILE`"
@@ -234,6 +237,13 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
             "`longhaul discover HOST` lists what is there"
         }
         None => match &why {
+            ConnectError::Device(scsi::DeviceError::Unit(why)) | ConnectError::Unit(why)
+                if why.is_without_medium() =>
+            {
+                return Failure::new(what)
+                    .because("there is no medium in the drive")
+                    .hint("on a Longhaul server `longhaul media load` puts one in");
+            }
             ConnectError::Device(why) if why.is_of_another_unit() => ANOTHER_UNIT,
             ConnectError::Session(SessionError::Connect(_, why))
                 if why.kind() == ErrorKind::ConnectionRefused =>

@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 use crate::durable::{make_directories, sync_directory_of};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
+use crate::remembered;
 use crate::secret::{keep, refuse_shared};
 
 /// The most bytes of an identity file: a key, and remarks.
@@ -119,7 +120,11 @@ pub fn sealing(path: &Path) -> Outcome<Sealing> {
 
 /// Where the identities of this user are.
 pub fn default_dir() -> Outcome<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    if let Some(dir) = absolute(remembered::OVERRIDE) {
+        return Ok(dir);
+    }
     let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
     let no_home = || Failure::new("there is no HOME to keep an identity in").hint("name a file");
     Ok(config.ok_or_else(no_home)?.join("longhaul"))

@@ -214,6 +214,23 @@ fn server_whose_key_is_not_known_is_not_administered() {
 }
 
 #[test]
+fn option_that_names_a_server_of_this_machine_is_not_offered_for_one_elsewhere() {
+    for command in [&["status"][..], &["config", "set"], &["media", "load"], &["clients"]] {
+        for (words, is_offered) in [(&["admin", "memory:1M"][..], false), (&[], true)] {
+            let mut help = Command::new(LONGHAUL);
+            help.args(words).args(command).arg("--help");
+            let (printed, status) = run(&help);
+            assert!(status.success(), "{printed}");
+            assert_eq!(
+                printed.contains("--control"),
+                is_offered,
+                "{words:?} {command:?}: {printed}"
+            );
+        }
+    }
+}
+
+#[test]
 fn paused_client_waits_until_it_is_let_go_on() {
     let site = Site::new();
     let mut attach = Command::new(LONGHAUL);
@@ -221,8 +238,19 @@ fn paused_client_waits_until_it_is_let_go_on() {
     let attached = Running::start(attach.current_dir(site.dir.path()));
     while !attached.line().unwrap().starts_with("ready ") {}
     assert!(site.lets_user_in());
-    site.does(&["config", "set", "clients.user.paused=true"]);
+    let said = site.does(&["config", "set", "clients.user.paused=true"]);
+    assert!(said.starts_with("applied; "), "{said}");
     assert!(!site.lets_user_in());
+    // Who has proven the key is told.
+    let portal = site.uris[0].split('/').nth(2).unwrap();
+    let (_, pin) = site.uris[0].split_once("?pin=").unwrap();
+    for words in [&["discover", portal, "--pin", pin][..], &["doctor", &site.uris[0]]] {
+        let mut ask = Command::new(LONGHAUL);
+        ask.args(words).args(["--identity", "user"]);
+        let (printed, status) = run(ask.current_dir(site.dir.path()));
+        assert_eq!(status.code(), Some(1), "{printed}");
+        assert!(printed.contains("it is paused there"), "{printed}");
+    }
     assert!(site.does(&["clients"]).contains("writes backup; paused; sessions: 0"));
     site.does(&["config", "set", "clients.user.paused=false"]);
     assert!(site.lets_user_in());

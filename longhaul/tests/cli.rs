@@ -208,6 +208,7 @@ impl Fixture<'_> {
         shell.env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap()));
         shell.env("STATE_DIRECTORY", self.dir.join(".state"));
         shell.env("RUNTIME_DIRECTORY", self.dir.join(".run"));
+        shell.env_remove("LONGHAUL_CONFIG_DIR");
         shell.env("URI", &self.uri).env("COLUMNS", "100");
         shell
     }

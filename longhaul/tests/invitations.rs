@@ -128,7 +128,7 @@ fn invited_machine_enrols_itself_once_and_stays_a_client() {
     assert!(attached.stop().success());
     fs::write(laptop.path("data"), vec![0x5A; 1 << 20]).unwrap();
     laptop.copies("data", &uri);
-    assert_eq!(mode(&laptop.path(".config/longhaul/identity")), 0o600);
+    assert_eq!(mode(&laptop.path("config/identity")), 0o600);
 
     // It is worth nothing any more.
     let refused = other.fails(&format!("attach {invitation} --nbd disk.sock"));
@@ -647,6 +647,29 @@ fn client_is_revoked_while_a_reload_is_under_way() {
     server.kill();
 }
 
+/// What cannot be mounted on this machine is refused before the invitation is used.
+#[test]
+fn mount_that_cannot_be_uses_no_invitation_and_makes_no_identity() {
+    let (server_machine, laptop) = (Machine::new(), Machine::new());
+    let (server, _, invitation) = server_machine.serves(true);
+    let nowhere = format!("mount {invitation} nowhere --mkfs ext4");
+    let refused = laptop.fails(&nowhere);
+    assert!(refused.contains("cannot mount at nowhere"), "{refused}");
+    // The kernel's NBD cannot be asked from another network namespace, if there is one.
+    fs::create_dir(laptop.path("mnt")).unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.arg("--net").arg(LONGHAUL).args(["mount", &invitation, "mnt", "--mkfs", "ext4"]);
+    laptop.keeps_all_here(unshare.args(["--via", "nbd"]).current_dir(laptop.0.path()));
+    let (refused, status) = run(&unshare);
+    assert_eq!(status.code(), Some(1), "{refused}");
+    assert!(refused.contains("NBD"), "{refused}");
+    assert!(!laptop.path("config").exists(), "nothing is made");
+    let (attached, said) = laptop.attaches(&invitation);
+    assert!(said.contains("the server knows this machine as laptop"), "{said}");
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
+}
+
 /// What keeps other writers away from a client that has crashed is there when the server has crashed too.
 #[test]
 fn reservations_of_a_server_that_keeps_its_clients_outlast_it() {
@@ -657,9 +680,8 @@ fn reservations_of_a_server_that_keeps_its_clients_outlast_it() {
     server.kill();
     let (server, uri, _) = server_machine.serves(false);
     // The same client, on a machine that knows nothing of the attachment.
-    fs::create_dir_all(other.path(".config/longhaul")).unwrap();
-    fs::copy(laptop.path(".config/longhaul/identity"), other.path(".config/longhaul/identity"))
-        .unwrap();
+    fs::create_dir_all(other.path("config")).unwrap();
+    fs::copy(laptop.path("config/identity"), other.path("config/identity")).unwrap();
     fs::write(other.path("data"), vec![0x5A; 1 << 20]).unwrap();
     let refused = other.fails(&format!("copy data {uri}"));
     assert!(refused.contains("another writer has the volume"), "{refused}");

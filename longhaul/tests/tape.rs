@@ -233,3 +233,34 @@ fn tape_is_exchanged_under_an_initiator() {
     assert!(whole && said.contains("all 1 records are whole"), "{said}");
     assert!(server.stop().success());
 }
+
+#[test]
+fn tape_that_is_in_a_drive_already_is_loaded_again_there_and_nowhere_else() {
+    const UNLOAD: &[u8] = &[0x1B, 0, 0, 0, 0, 0];
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(LONGHAUL);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--control", "control.sock"]);
+    command.args(["--volume", "one=tape:a.tape,size=4M", "--volume", "two=tape:"]);
+    let server = Running::start(command.current_dir(home.path()));
+    let uri = server.line().unwrap();
+    let portal = uri.split('/').nth(2).unwrap().parse().unwrap();
+    let mut peer =
+        Peer::log_in(portal, "iqn.2001-04.com.example:1", 1, "iqn.2026-11.dev.longhaul:one");
+    assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
+    write(&mut peer, &[1; 600]);
+    assert_eq!(ask(&mut peer, UNLOAD, vec![], 0), Ok(vec![]));
+    let media = |words: &[&str]| {
+        longhaul(home.path(), &[&["media"][..], words, &["--control", "control.sock"]].concat())
+    };
+    fs::hard_link(home.path().join("a.tape"), home.path().join("same.tape")).unwrap();
+    let (said, done) = media(&["load", "two", "same.tape"]);
+    assert!(!done && said.contains("it is in the drive one of this server"), "{said}");
+    let (said, done) = media(&["load", "one", "a.tape"]);
+    assert!(done && said.trim_end().ends_with("a.tape is in one"), "{said}");
+    assert_eq!(read(&mut peer, 600), Err(Additional::MEDIUM_MAY_HAVE_CHANGED));
+    assert_eq!(read(&mut peer, 600), Ok(vec![1; 600]));
+    assert!(media(&["eject", "one"]).1);
+    let (said, done) = media(&["load", "two", "same.tape"]);
+    assert!(done && said.trim_end().ends_with("same.tape is in two"), "{said}");
+    assert!(server.stop().success());
+}

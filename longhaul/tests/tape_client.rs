@@ -209,6 +209,21 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
 }
 
 #[test]
+fn outage_that_lasts_too_long_is_told_with_what_is_on_the_tape() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, uri) = serve(home.path(), "backup=tape:a.tape,size=64M");
+    let limit = ["--sync", "1M", "--reconnect-for", "1s"];
+    let mut writer = Writer::start(home.path(), &[&[&*uri][..], &limit].concat());
+    writer.give(&bytes(8 << 20));
+    server.kill();
+    writer.input = None;
+    assert_eq!(writer.child.wait().unwrap().code(), Some(1));
+    let said = fs::read_to_string(home.path().join("writer.log")).unwrap();
+    assert!(said.contains("the connection was lost"), "{said}");
+    assert!(said.contains(" bytes are on the medium, up to block "), "{said}");
+}
+
+#[test]
 fn connection_that_is_cut_costs_nothing() {
     let home = tempfile::tempdir().unwrap();
     let (server, portal) = serve_at(home.path(), "127.0.0.1:0", &["backup=tape:a.tape,size=32M"]);

@@ -150,7 +150,14 @@ fn initiator_that_does_not_match_is_refused() {
         ..target_config()
     };
     let key_refused = |error: &LoginError| matches!(error, LoginError::KeyRefused(_));
-    let rows: [Row; 7] = [
+    let paused = |key| {
+        let client =
+            Client { key: Some(key), units: Some(vec![]), paused: true, ..Client::default() };
+        let policy = Policy::closed(vec![common::login::disk()], vec![client], vec![]);
+        target::Config { policy, ..sealing_target(None) }
+    };
+    let discovery = Config { target: None, ..pinned(Protection::Encrypt) };
+    let rows: [Row; 10] = [
         (
             "an unknown client",
             stranger,
@@ -190,6 +197,27 @@ fn initiator_that_does_not_match_is_refused() {
             demanding,
             |error| *error == LoginError::NoCredentials,
             |reason| matches!(reason, Reason::Protection { offered: None, .. }),
+        ),
+        (
+            "a paused client",
+            pinned(Protection::Encrypt),
+            paused(identity(CLIENT).public()),
+            |error| *error == LoginError::Unavailable,
+            |reason| matches!(reason, Reason::Paused(_)),
+        ),
+        (
+            "a paused client that asks what is there",
+            discovery.clone(),
+            paused(identity(CLIENT).public()),
+            |error| *error == LoginError::Unavailable,
+            |reason| matches!(reason, Reason::Paused(_)),
+        ),
+        (
+            "a stranger beside a paused client",
+            discovery,
+            paused(identity(STRANGER).public()),
+            key_refused,
+            |reason| matches!(reason, Reason::UnknownKey { .. }),
         ),
         (
             "a target that does not know it",
@@ -427,6 +455,7 @@ fn statuses_are_those_of_the_specification() {
     let demanded = Protection::Encrypt;
     for (reason, status) in [
         (unknown, LoginStatus::AUTHENTICATION_FAILURE),
+        (Reason::Paused(common::login::disk()), LoginStatus::SERVICE_UNAVAILABLE),
         (Reason::Proof, LoginStatus::AUTHENTICATION_FAILURE),
         (Reason::Seal(HandshakeError::First), LoginStatus::AUTHENTICATION_FAILURE),
         (Reason::Protection { offered: None, demanded }, LoginStatus::AUTHENTICATION_FAILURE),

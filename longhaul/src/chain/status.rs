@@ -43,6 +43,23 @@ pub struct ChainStatus {
     pub journal: Option<JournalStatus>,
 }
 
+impl ChainStatus {
+    /// What was written and is not on the volume yet, for people. With a journal nothing may be unflushed, and the volume
+    /// lacks it all the same.
+    #[must_use]
+    pub fn pending(&self) -> String {
+        let unsent = self.journal.as_ref().map_or(0, |journal| journal.unsent);
+        let unflushed = format!("{} bytes are not flushed yet", Size(self.unflushed));
+        match (unsent, self.unflushed) {
+            (0, _) => unflushed,
+            (unsent, 0) => format!("the volume lacks {unsent} changes, which are in the journal"),
+            (unsent, _) => {
+                format!("the volume lacks {unsent} changes, which are in the journal; {unflushed}")
+            }
+        }
+    }
+}
+
 impl Observer {
     /// How the connection to another target is, if it is not as it should be.
     #[must_use]
@@ -117,5 +134,45 @@ fn describe(store: &dyn Probe) -> String {
             format!("connected, but {requests} requests have had no answer for {lasted} s{reason}")
         }
         scsi::State::Over(over) => format!("given up: {over}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_the_journal_has_is_told_as_not_on_the_volume() {
+        let journal = |unsent| JournalStatus {
+            path: "j".into(),
+            state: "draining".to_owned(),
+            used: 512,
+            size: 4096,
+            unsent,
+            oldest: None,
+            failure: None,
+        };
+        for (unflushed, unsent, told) in [
+            (0, None, "0 bytes are not flushed yet"),
+            (512, Some(0), "512 bytes are not flushed yet"),
+            (0, Some(3), "the volume lacks 3 changes, which are in the journal"),
+            (
+                512,
+                Some(3),
+                "the volume lacks 3 changes, which are in the journal; 512 bytes are not flushed yet",
+            ),
+        ] {
+            let status = ChainStatus {
+                state: "reconnecting".to_owned(),
+                is_connected: false,
+                trouble: None,
+                unflushed,
+                failure: None,
+                replay_log: None,
+                lost: 0,
+                journal: unsent.map(journal),
+            };
+            assert_eq!(status.pending(), told);
+        }
     }
 }

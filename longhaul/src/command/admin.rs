@@ -13,7 +13,7 @@ use crate::uri::Uri;
 
 /// Administer a server elsewhere, as a client that it lists as administrator
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_subcommands(without_control))]
 pub struct Args {
     /// A volume of the server: its URI, or the name that `mount` remembers it by
     #[arg(value_parser = named::volume)]
@@ -34,6 +34,11 @@ Examples:
 
 The commands are those for a server of this machine, and paths are those of its machine. The server wants \
 `administrator = true` in the table of the client, and an encrypted session.";
+
+/// The server is named by the URI.
+fn without_control(command: clap::Command) -> clap::Command {
+    command.mut_arg("control", |control| control.hide(true))
+}
 
 /// Each is the command of this name.
 #[derive(Debug, Subcommand)]

@@ -12,7 +12,6 @@ use crate::failure::Failure;
 use crate::net::tcp_tuning;
 use crate::printable::{Quoted as _, Shown as _};
 use crate::progress::rate;
-use crate::size::Size;
 use crate::target::meter::Activity;
 
 /// How long an attachment may take to say how it is.
@@ -123,14 +122,14 @@ impl AttachStatus {
     pub(super) fn text(&self) -> String {
         let Self { attachment, pid, clients, volume, .. } = self;
         let place = self.place();
-        let ChainStatus { state, unflushed, failure, replay_log, lost, journal, .. } = volume;
+        let ChainStatus { state, failure, replay_log, lost, journal, .. } = volume;
         let mut text = format!(
             "{attachment}\n  {place} by process {pid}, {clients} clients\n  \
              {state}"
         );
         // What could not be written is told below.
         if replay_log.is_none() && *lost == 0 {
-            text += &format!(", {} bytes not flushed", Size(*unflushed));
+            text += &format!("; {}", volume.pending());
         }
         if let Some(path) = &self.path {
             text += &format!("\n  {}", path.text());

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use clap::Subcommand;
-use proto::scsi::DeviceType;
 use proto::scsi::command::Command;
-use proto::scsi::command::optical::Toc;
+use proto::scsi::command::optical::{Toc, Track};
+use proto::scsi::{Capacity, DeviceType};
 use serde::Serialize;
 use tokio::task::block_in_place;
 use volume::layer::pipeline::Settings;
@@ -103,15 +103,15 @@ struct TrackInfo {
 }
 
 impl TocInfo {
-    fn new(uri: &Uri, Toc { tracks, end }: &Toc) -> Self {
-        let ends = tracks.iter().skip(1).map(|next| next.lba).chain([*end]);
+    fn new(uri: &Uri, tracks: &[Track], end: u32) -> Self {
+        let ends = tracks.iter().skip(1).map(|next| next.lba).chain([end]);
         let tracks = tracks.iter().zip(ends).map(|(track, end)| TrackInfo {
             number: track.number,
             kind: if track.is_data { "data" } else { "audio" },
             first_block: track.lba,
             blocks: end.saturating_sub(track.lba),
         });
-        Self { uri: uri.to_string(), tracks: tracks.collect(), blocks: *end }
+        Self { uri: uri.to_string(), tracks: tracks.collect(), blocks: end }
     }
 }
 
@@ -129,18 +129,27 @@ async fn toc(drive: &DriveArgs, json: bool) -> Outcome {
     let unit = open_unit(&drive.uri, &drive.options().await?).await?;
     let found = read_toc(&drive.uri, &*unit).await;
     unit.close().await;
-    let info = TocInfo::new(&drive.uri, &found?);
+    let (tracks, end) = found?;
+    let info = TocInfo::new(&drive.uri, &tracks, end);
     match json {
         true => say_json(&info),
         false => say(&info.to_string()),
     }
 }
 
-async fn read_toc(uri: &Uri, unit: &dyn RawUnit) -> Outcome<Toc> {
+/// The tracks of a disc, and the block behind the last of them.
+async fn read_toc(uri: &Uri, unit: &dyn RawUnit) -> Outcome<(Vec<Track>, u32)> {
     refuse_other(uri, unit.standard().device_type())?;
     let what = || format!("cannot read the table of contents of the disc in {uri}");
     let answer = unit.ask(Command::read_toc(), Bytes::new()).await.or_fail(what)?;
-    Toc::parse(&answer).or_fail(what)
+    let Toc { tracks, end } = Toc::parse(&answer).or_fail(what)?;
+    if let Some(end) = end {
+        return Ok((tracks, end));
+    }
+    // tgt cuts the address of the lead-out off.
+    let answer = unit.ask(Command::read_capacity_10(), Bytes::new()).await.or_fail(what)?;
+    let blocks = Capacity::parse_10(&answer).or_fail(what)?.map(|capacity| capacity.blocks);
+    Ok((tracks, blocks.and_then(|blocks| u32::try_from(blocks).ok()).unwrap_or(u32::MAX)))
 }
 
 fn refuse_other(uri: &Uri, found: u8) -> Outcome {

@@ -55,7 +55,8 @@ pub(super) enum ConfigRequest {
 }
 
 fn assignment(text: &str) -> Result<Change, String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    let (key, value) =
+        text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or("write KEY=VALUE")?;
     Ok(Change { key: key.to_owned(), value: Some(value.to_owned()) })
 }
 
@@ -80,6 +81,6 @@ pub async fn run(args: Args) -> Outcome {
             })?;
             say(file.trim_end())
         }
-        ConfigRequest::Change(_) => say_done(&answer),
+        ConfigRequest::Change(_) => say_done(&format!("applied; {answer}")),
     }
 }

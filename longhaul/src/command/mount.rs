@@ -146,6 +146,9 @@ impl Args {
         given: &GivenInvitation,
         arguments: &[OsString],
     ) -> Outcome<Vec<OsString>> {
+        // What cannot be mounted here must not use it up.
+        self.place()?;
+        self.refuse_without_rights()?;
         let dir = self.dir.as_deref().map(std::path::absolute).transpose();
         let dir = dir.or_fail(|| "cannot tell the working directory".to_owned())?;
         given.enrol(arguments, &self.open.login, dir).await
@@ -154,6 +157,10 @@ impl Args {
     fn uri(&self) -> Outcome<Uri> {
         let parsed = self.volume.parse::<Uri>();
         parsed.map_err(|why| Failure::usage(format!("cannot mount {}", self.volume)).because(why))
+    }
+
+    fn refuse_without_rights(&self) -> Outcome {
+        if self.fuse.is_some() { Ok(()) } else { device::refuse_without_rights(self.via) }
     }
 
     /// Where it is mounted, if it is.
@@ -301,9 +308,7 @@ async fn serve_kept(
 async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsString>) -> Outcome {
     let place = args.place()?;
     args.open.check(&uri)?;
-    if args.fuse.is_none() {
-        device::refuse_without_rights(args.via)?;
-    }
+    args.refuse_without_rights()?;
     // One in memory is another volume each time.
     if !uri.vanishes() {
         umount::refuse_if_attached(&uri).await?;

@@ -223,6 +223,11 @@ async fn import(
     for file in files {
         open_regular(file).or_fail(|| format!("cannot open {}", file.shown()))?;
     }
+    if size.is_none() && !path.exists() {
+        return Err(Failure::new(format!("cannot open the tape {}", path.shown()))
+            .because("it does not exist")
+            .hint("`--size SIZE` makes it, with room for so much"));
+    }
     // A size is what a new one is made with.
     let size = new.size.filter(|_| !path.exists());
     let options = OpenOptions { size, write_once: new.write_once, ..OpenOptions::default() };

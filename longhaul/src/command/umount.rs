@@ -20,7 +20,6 @@ use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::front::nbd::{self, KernelClient};
 use crate::printable::{OneLine, Quoted as _, Shown as _};
 use crate::remembered;
-use crate::size::Size;
 use crate::uri::Uri;
 
 /// Unmount a volume, flush it and detach it, and say whether all that was written is on it
@@ -264,9 +263,9 @@ async fn unmounted_and_detached(address: &AttachmentAddress, control: &Path) -> 
 async fn tell_of_progress(control: &Path) {
     let Ok(answer) = control::ask(control, "status", PATIENCE).await else { return };
     if let Ok(AttachStatus { attachment, volume, .. }) = serde_json::from_str(&answer) {
-        let bytes = Size(volume.unflushed);
         print_error(&format_args!(
-            "longhaul: {attachment}: {bytes} bytes are not flushed yet; {}",
+            "longhaul: {attachment}: {}; {}",
+            volume.pending(),
             volume.state
         ));
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use proto::identity::PublicKey;
@@ -206,23 +207,27 @@ fn subtable<'d>(document: &'d mut DocumentMut, name: &str) -> Outcome<&'d mut dy
 /// Whether the file can be replaced: tells it before it has to be.
 pub fn refuse_unwritable(path: &Path) -> Outcome {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    refuse_irreplaceable(&path).or_fail(|| cannot(&path)).map_err(|why| why.hint(WRITABLE))
+    refuse_irreplaceable(&path).map_err(|why| not_replaced(&path, why))
 }
 
 const WRITABLE: &str =
     "the user of the server must be able to write in this directory, and so must its service";
 
-fn cannot(path: &Path) -> String {
-    format!("cannot write {}", path.shown())
+const FULL: &str = "make room on its file system: the new file is written beside the old one";
+
+fn not_replaced(path: &Path, why: io::Error) -> Failure {
+    let hint = match why.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FULL,
+        _ => WRITABLE,
+    };
+    Failure::new(format!("cannot write {}", path.shown())).because(why).hint(hint)
 }
 
 /// Puts `text` in the place of the file, which keeps its owner and its permissions: at every moment there is the old file
 /// or the new one, whole, also after a loss of power.
 pub fn replace(path: &Path, text: &str) -> Outcome {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    replace_as_owned(&path, text.as_bytes())
-        .or_fail(|| cannot(&path))
-        .map_err(|why| why.hint(WRITABLE))
+    replace_as_owned(&path, text.as_bytes()).map_err(|why| not_replaced(&path, why))
 }
 
 #[cfg(test)]
@@ -255,6 +260,14 @@ uri = \"memory:8M\"
 initiator = \"iqn.2000-01.example:old\"
 volumes = []
 ";
+
+    #[test]
+    fn full_disk_is_not_taken_for_a_lack_of_rights() {
+        let said =
+            |kind| not_replaced(Path::new("longhaul.toml"), io::Error::from(kind)).to_string();
+        assert!(said(io::ErrorKind::StorageFull).ends_with(FULL));
+        assert!(said(io::ErrorKind::PermissionDenied).ends_with(WRITABLE));
+    }
 
     fn changed(text: &str, changes: &[(&str, Option<&str>)]) -> Outcome<String> {
         let change = |(key, value): &(&str, Option<&str>)| Change {

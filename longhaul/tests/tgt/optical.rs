@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::common::{LONGHAUL, Running};
+use crate::common::{LONGHAUL, Running, run};
 use crate::peer::Peer;
 use crate::server::{NAME, Tgt};
 
@@ -60,5 +60,11 @@ fn drive_tells_of_a_disc_what_that_of_tgt_tells() {
     let (ours, theirs) = both(&[0x46, 0, 0, 0, 0, 0, 0, 0, 255, 0]);
     assert_eq!(ours[8..10], theirs[8..10], "GET CONFIGURATION");
     assert_eq!(ours[10] & 3, theirs[10] & 3, "GET CONFIGURATION");
+    // Our own client asks for the capacity then.
+    let mut toc = std::process::Command::new(LONGHAUL);
+    let (told, status) =
+        run(toc.args(["cd", "toc", &format!("iscsi://{}/{NAME}/2", tgt.address())]));
+    assert!(status.success(), "{told}");
+    assert!(told.contains("data, 5000 blocks from 0 on"), "{told}");
     assert!(server.stop().success());
 }

@@ -60,9 +60,15 @@ impl Blocks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// It ends too early.
-    #[error("the answer {0}")]
-    Truncated(#[from] Truncated),
+    #[error("the answer ends {} bytes short", .0.missing)]
+    Truncated(Truncated),
     /// This field, as the standard names it, has a value that makes no sense.
     #[error("the {0} field of the answer makes no sense")]
     Field(&'static str),
+}
+
+impl From<Truncated> for Malformed {
+    fn from(truncated: Truncated) -> Self {
+        Self::Truncated(truncated)
+    }
 }

@@ -15,7 +15,6 @@ use crate::chain::Observer;
 use crate::control::{self, Control};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::front::Clients;
-use crate::size::Size;
 use crate::target::meter::Meter;
 
 /// How long the connection may take to say how the path is. One that is busy is not waited for.
@@ -106,9 +105,9 @@ impl StatusReporter {
             loop {
                 tokio::time::sleep(PROGRESS_EVERY).await;
                 let AttachStatus { attachment, clients, volume, .. } = reporter.status();
-                let bytes = Size(volume.unflushed);
                 print_error(&format_args!(
-                    "longhaul: ending: {attachment}: {bytes} bytes are not flushed yet, {clients} clients; {}",
+                    "longhaul: ending: {attachment}: {}, {clients} clients; {}",
+                    volume.pending(),
                     volume.state
                 ));
             }

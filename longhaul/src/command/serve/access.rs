@@ -51,5 +51,6 @@ pub(super) fn client(client: &Client) -> Outcome<policy::Client> {
         read_only: units(&client.read_only),
         protection: client.protection.0,
         administers: client.administers && !client.paused,
+        paused: client.paused,
     })
 }

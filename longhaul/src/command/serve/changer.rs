@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proto::scsi::elements::{Barcode, Element, ElementKind, Inventory};
+use proto::scsi::sense::Additional;
 use proto::scsi::unit::changer::Movement;
 
 use super::live::Live;
@@ -17,6 +18,15 @@ use crate::config::Served;
 use crate::failure::{Failure, Outcome};
 use crate::store::library::{Library, LibraryError};
 use crate::target::lun::{ElementsChanged, ExchangeError, MoveError};
+
+/// Why a medium changer refuses a movement.
+fn refusal(why: Additional, source: Element, to: Element) -> String {
+    match why {
+        Additional::DESTINATION_ELEMENT_FULL => format!("there is a cartridge in {to} already"),
+        Additional::SOURCE_ELEMENT_EMPTY => format!("{source} is empty"),
+        why => why.to_string(),
+    }
+}
 
 /// What an operator is told.
 enum NotMoved {
@@ -226,7 +236,7 @@ impl Live {
                 .because("an initiator has locked the drive")
                 .hint("unload it there; or use --force"),
             NotMoved::Error(MoveError::Refused(sense)) => {
-                Failure::new(what()).because(sense.additional.to_string())
+                Failure::new(what()).because(refusal(sense.additional, source, to))
             }
             NotMoved::Error(MoveError::Busy) => Failure::new(what()),
         })?;

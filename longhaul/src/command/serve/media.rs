@@ -1,7 +1,7 @@
 //! What a running server is told of the discs and tapes in its drives: which are there, and to exchange one.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -70,8 +70,41 @@ impl Live {
     async fn load(&mut self, name: &str, disc: PathBuf, force: bool) -> Outcome<String> {
         let shown = disc.shown().to_string();
         self.refuse_drive_of_changer(name)?;
-        self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?;
+        match self.drive_with_tape(&disc).await {
+            Some(other) if other != name => {
+                return Err(Failure::new(format!("cannot put {shown} into {name}"))
+                    .because(format!("it is in the drive {other} of this server"))
+                    .hint(format!("`longhaul media eject {other}` takes it out")));
+            }
+            Some(_) => self.reload(name, disc, force).await?,
+            None => {
+                self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?
+            }
+        }
         Ok(format!("{shown} is in {name}"))
+    }
+
+    /// Takes out what is in a drive and puts the same file in again: an initiator may have unloaded it, or the file may have
+    /// grown. It cannot be opened a second time while the drive has it.
+    async fn reload(&mut self, name: &str, disc: PathBuf, force: bool) -> Outcome {
+        let emptied = self.take_out(name, force).await;
+        let old = emptied.map_err(|why| why.explain(name))?;
+        // What does not end here goes on, and the file is waited for below.
+        let _ = timeout(FREE_WITHIN, tokio::spawn(close(old))).await;
+        let loaded = self.exchange(name, Some(disc), force).await;
+        loaded.map_err(|why| why.explain(name).hint_first(&format!("{name} is empty now")))
+    }
+
+    /// The drive that has this tape, which may be named by another path. A disc can be in several.
+    async fn drive_with_tape(&self, disc: &Path) -> Option<String> {
+        let file = timeout(OPENED_WITHIN, tokio::fs::metadata(disc)).await.ok()?.ok()?;
+        let mut open = self.open_volumes.iter();
+        let its = open.find(|(_, OpenVolume { chain, .. })| {
+            let is_tape = matches!(chain.uri().location(), Location::Tape(_));
+            let has = chain.found_file().filter(|_| is_tape);
+            has.is_some_and(|has| (has.dev(), has.ino()) == (file.dev(), file.ino()))
+        });
+        its.map(|(name, _)| name.clone())
     }
 
     async fn eject(&mut self, name: &str, force: bool) -> Outcome<String> {
@@ -88,7 +121,25 @@ impl Live {
         force: bool,
     ) -> Result<(), NotExchanged> {
         let volume = self.drive(name, disc)?;
-        let chain = self.open_medium(&volume).await?;
+        let old = self.exchange_medium(name, &volume, force).await?;
+        tokio::spawn(close(old));
+        Ok(())
+    }
+
+    /// Opens the tray, and gives what was in it.
+    async fn take_out(&mut self, name: &str, force: bool) -> Result<Chain, NotExchanged> {
+        let volume = self.drive(name, None)?;
+        self.exchange_medium(name, &volume, force).await
+    }
+
+    /// Puts what `volume` names into the drive, and gives what was in it.
+    async fn exchange_medium(
+        &mut self,
+        name: &str,
+        volume: &Served,
+        force: bool,
+    ) -> Result<Chain, NotExchanged> {
+        let chain = self.open_medium(volume).await?;
         let Some(open_volume) = self.open_volumes.get_mut(name) else {
             return Err(Failure::new(format!("there is no drive {name} any more")).into());
         };
@@ -111,8 +162,7 @@ impl Live {
             tracing::warn!(volume = name, "a session does not take notice of the other medium");
         }
         tracing::info!(volume = name, uri = %volume.uri, "medium exchanged");
-        tokio::spawn(close(old));
-        Ok(())
+        Ok(old)
     }
 
     async fn open_medium(&self, volume: &Served) -> Outcome<Chain> {

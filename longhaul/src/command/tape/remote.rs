@@ -346,7 +346,8 @@ async fn copy_in(
     let count = Count::new("writing");
     let (mut is_ended, mut is_warned) = (false, false);
     loop {
-        link.send(&mut write).await?;
+        let sent = link.send(&mut write).await;
+        sent.map_err(|why| why.hint(on_medium(&write)))?;
         count.set_bytes(write.stable_bytes());
         if write.is_near_end() && !is_warned {
             is_warned = true;
@@ -365,7 +366,10 @@ async fn copy_in(
         let takes = !is_ended && write.has_room();
         tokio::select! {
             biased;
-            Some(answer) = link.answer(), if !link.is_idle() => link.take(&mut write, answer).await?,
+            Some(answer) = link.answer(), if !link.is_idle() => {
+                let taken = link.take(&mut write, answer).await;
+                taken.map_err(|why| why.hint(on_medium(&write)))?;
+            }
             block = blocks.recv(), if takes => {
                 is_ended = !push(&mut write, block, mark)?;
                 while !is_ended && write.has_room() {
@@ -395,13 +399,18 @@ fn push(write: &mut Write, block: Option<io::Result<Bytes>>, mark: bool) -> Outc
 }
 
 fn interrupted(write: &Write, why: &StreamError) -> Failure {
-    let (bytes, end) = (write.stable_bytes(), write.stable_object());
-    if bytes == 0 && *why == StreamError::WriteOnce {
+    if write.stable_bytes() == 0 && *why == StreamError::WriteOnce {
         return Failure::new("nothing is written")
             .because(why.clone())
             .hint("--append writes behind it");
     }
-    Failure::new("the tape is not written to its end").because(why.clone()).hint(format!(
+    let what = "the tape is not written to its end";
+    Failure::new(what).because(why.clone()).hint(on_medium(write))
+}
+
+fn on_medium(write: &Write) -> String {
+    let (bytes, end) = (write.stable_bytes(), write.stable_object());
+    format!(
         "the first {bytes} bytes are on the medium, up to block {end}; what was written behind them may be there or not"
-    ))
+    )
 }

@@ -45,6 +45,17 @@ pub enum UnitError {
 }
 
 impl UnitError {
+    /// It is a drive that is empty.
+    #[must_use]
+    pub fn is_without_medium(&self) -> bool {
+        let empty = [
+            Additional::MEDIUM_NOT_PRESENT,
+            Additional::MEDIUM_NOT_PRESENT_TRAY_CLOSED,
+            Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN,
+        ];
+        matches!(self, Self::Sense(sense) if empty.contains(&sense.additional))
+    }
+
     /// The kind of failure this is to a caller of a volume: the one table.
     #[must_use]
     pub fn kind(&self) -> Kind {

@@ -160,6 +160,11 @@ pub enum LoginError {
     /// It knows us, and wants better protection, or does not let us use what we asked for.
     #[error("the target does not let this client use it with the protection `{}`", .0.name())]
     TooLittle(Protection),
+    /// It knows us, and does not let us in for now.
+    #[error(
+        "the target lets this client not in for now: it is paused there, or its last session has not ended yet"
+    )]
+    Unavailable,
     /// A step of authentication lacks a key, or has it malformed.
     #[error("the target sent no usable {0}")]
     ChapKey(&'static str),
@@ -434,6 +439,7 @@ impl Common {
             (LoginStatus::AUTHORIZATION_FAILURE, Some(pinned)) => {
                 LoginError::TooLittle(pinned.protection)
             }
+            (LoginStatus::SERVICE_UNAVAILABLE, Some(_)) => LoginError::Unavailable,
             // It wants proof and had no way to say so: we came without credentials.
             (LoginStatus::AUTHENTICATION_FAILURE, None) if self.config.account.is_none() => {
                 LoginError::NoCredentials

@@ -39,6 +39,8 @@ pub struct Client {
     pub protection: Option<Protection>,
     /// It may administer the server, where it has proved its key.
     pub administers: bool,
+    /// It may not log in for now, and is told so once it has proved who it is.
+    pub paused: bool,
 }
 
 /// A logical unit of a target.
@@ -181,6 +183,14 @@ impl Policy {
     pub fn visible(&self, initiator: &IscsiName, proven: &ClientId) -> Vec<IscsiName> {
         let allowed = |target: &&IscsiName| self.rights(initiator, proven, target).is_some();
         self.targets.iter().filter(allowed).cloned().collect()
+    }
+
+    /// Whether all clients that this initiator has proven to be are paused. Somebody without proof is none of them: names are
+    /// in clear.
+    pub(super) fn pauses(&self, initiator: &IscsiName, proven: &ClientId) -> bool {
+        let is_proven = |client: &&Client| !client.is_unproven() && client.is_proven_by(proven);
+        let mut clients = self.candidates(initiator).filter(is_proven).peekable();
+        !self.open && clients.peek().is_some() && clients.all(|client| client.paused)
     }
 
     /// What an initiator that proved what it did may do with a target: all that the clients it may be are

@@ -494,6 +494,9 @@ impl Common {
         shaken: Option<Box<UnprovenHandshake>>,
     ) -> Result<Grant, Reason> {
         let policy = &self.config.policy;
+        if policy.pauses(&peer.initiator, &proven) {
+            return Err(Reason::Paused(peer.initiator.clone()));
+        }
         let visible = policy.visible(&peer.initiator, &proven);
         match &peer.target {
             Some(target) if !policy.has(target) => Err(Reason::NotFound(target.clone())),

@@ -26,8 +26,8 @@ pub struct Track {
 pub struct Toc {
     /// The tracks.
     pub tracks: Vec<Track>,
-    /// The block behind the last of them.
-    pub end: u32,
+    /// The block behind the last of them, if the drive tells it.
+    pub end: Option<u32>,
 }
 
 impl Command {
@@ -40,7 +40,7 @@ impl Command {
 }
 
 impl Toc {
-    /// Reads it, as far as it came: some drives cut the last track short.
+    /// Reads it, as far as it came: some drives cut the last track short, which is the lead-out.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const DATA: u8 = 0x04;
         let mut reader = Reader::new(bytes);
@@ -49,9 +49,9 @@ impl Toc {
         let [_first, _last] = reader.array()?;
         let mut toc = Self::default();
         while let Ok([_, control, number, _]) = reader.array() {
-            let lba = reader.u32()?;
+            let Ok(lba) = reader.u32() else { break };
             match number {
-                LEAD_OUT => toc.end = lba,
+                LEAD_OUT => toc.end = Some(lba),
                 _ => toc.tracks.push(Track { number, is_data: control & DATA != 0, lba }),
             }
         }
@@ -74,7 +74,14 @@ mod tests {
         let toc = Toc::parse(&bytes).unwrap();
         let data = Track { number: 1, is_data: true, lba: 0 };
         assert_eq!(toc.tracks, [data, Track { number: 2, is_data: false, lba: 256 }]);
-        assert_eq!(toc.end, 512);
+        assert_eq!(toc.end, Some(512));
+        // tgt says that two bytes fewer are there.
+        let mut cut = bytes;
+        cut[1] -= 2;
+        for cut in [&cut[..], &cut[..bytes.len() - 2], &bytes[..bytes.len() - 2]] {
+            let short = Toc::parse(cut).unwrap();
+            assert_eq!((short.tracks, short.end), (toc.tracks.clone(), None));
+        }
     }
 
     proptest! {

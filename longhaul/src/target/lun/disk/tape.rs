@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::iter;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
@@ -34,6 +35,8 @@ pub(super) struct LoadedTape {
     tape: tokio::sync::Mutex<Option<Opened>>,
     /// Where those are who may only read: their commands must not move the head under one who writes.
     readers: Mutex<BTreeMap<Nexus, Place>>,
+    /// The log was told that its store is full: each of the commands that follow would tell the same.
+    is_full_told: AtomicBool,
 }
 
 struct Opened {
@@ -54,6 +57,11 @@ impl LoadedTape {
             Some(Opened { tape, is_told: false }) => tape.sync().await,
             _ => Ok(()),
         }
+    }
+
+    /// Whether a store that is full is news.
+    fn is_full_now(&self) -> bool {
+        !self.is_full_told.swap(true, Ordering::Relaxed)
     }
 
     /// `nexus` is gone.
@@ -325,6 +333,9 @@ impl Core {
         if transfer.durable {
             tape.sync().await.map_err(|why| self.tape_fault(&why, transfer.left(0)))?;
         }
+        if let (Some(loaded), 1..) = (&self.tape, done) {
+            loaded.is_full_told.store(false, Ordering::Relaxed);
+        }
         Ok(warned(tape, done > 0))
     }
 
@@ -352,7 +363,9 @@ impl Core {
             TapeError::Full => tape::overflow(left),
             // To a client that writes, a store that is full is a tape that is.
             TapeError::Volume(error) if error.kind == volume::Kind::NoSpace => {
-                self.tell_of_tape(error);
+                if self.tape.as_ref().is_none_or(|loaded| loaded.is_full_now()) {
+                    self.tell_of_tape(error);
+                }
                 tape::overflow(left)
             }
             TapeError::Volume(error) => return self.fault(error, None),

@@ -101,6 +101,9 @@ pub enum Reason {
     /// The initiator may not use it.
     #[error("{0} may not log in here")]
     NotAllowed(IscsiName),
+    /// A client that is known, and may do nothing for now.
+    #[error("{0} is paused")]
+    Paused(IscsiName),
     /// The session was not admitted.
     #[error("not admitted: {0}")]
     NotAdmitted(LoginStatus),
@@ -134,6 +137,8 @@ impl Reason {
             Self::Version => LoginStatus::UNSUPPORTED_VERSION,
             Self::NotFound(_) => LoginStatus::NOT_FOUND,
             Self::NotAllowed(_) => LoginStatus::AUTHORIZATION_FAILURE,
+            // It may be tried again later.
+            Self::Paused(_) => LoginStatus::SERVICE_UNAVAILABLE,
             Self::NotAdmitted(status) => *status,
         }
     }

@@ -430,8 +430,14 @@ fn full_store_is_the_end_of_the_medium() {
     let drive = drive_of(Arc::<Faulty>::clone(&disk));
     good(&write(&drive, 1, 300));
     disk.fail(Verb::Write, Kind::NoSpace);
+    let is_told = || drive.core.tape.as_ref().unwrap().is_full_told.load(Ordering::Relaxed);
+    assert!(!is_told());
+    assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
+    // Told once, until something can be written again.
+    assert!(is_told());
     assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
     good(&run(&drive, &MARK));
+    assert!(is_told());
     good(&run(&drive, &REWIND));
     assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
     assert_eq!(sense_of(&run(&drive, &READ_1000)), tape::filemark(1000));
