@@ -59,7 +59,7 @@ impl<'d> Link<'d> {
         (ticket, ended): (u64, Result<Executed, Lost>),
     ) -> Outcome {
         match ended {
-            Ok(Ok(Completion { status, data, sense })) => {
+            Ok(Ok(Completion { status, data, sense, .. })) => {
                 let sense = Sense::parse(&sense);
                 stream.answered(ticket, Answer { status, sense, data });
                 Ok(())
