@@ -361,7 +361,16 @@ fn push(write: &mut Write, block: Option<io::Result<Bytes>>, mark: bool) -> Outc
 
 fn interrupted(write: &Write, why: &StreamError) -> Failure {
     let (bytes, end) = (write.stable_bytes(), write.stable_object());
-    Failure::new("the tape is not written to its end").because(why.clone()).hint(format!(
-        "the first {bytes} bytes are on the medium, up to block {end}; what was written behind them may be there or not"
-    ))
+    let hint = match why {
+        StreamError::Unproven => format!(
+            "the tape that was in the drive may have lost what it held from block {end} on: see that it is there, and write it again"
+        ),
+        StreamError::OtherTape(_) => format!(
+            "the first {bytes} bytes are on the tape that was in the drive, up to block {end}, and none on this one: put that back, and write it again"
+        ),
+        _ => format!(
+            "the first {bytes} bytes are on the medium, up to block {end}; what was written behind them may be there or not"
+        ),
+    };
+    Failure::new("the tape is not written to its end").because(why.clone()).hint(hint)
 }
