@@ -2,6 +2,9 @@
 //! server is killed or connections are cut meanwhile.
 
 mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
 #[path = "common/port.rs"]
 mod port;
 
@@ -11,9 +14,13 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
+use std::time::Instant;
 
-use common::{LONGHAUL, Running, run};
+use bytes::Bytes;
+use common::{LONGHAUL, PATIENCE, Running, run};
+use peer::Peer;
 use port::Port;
+use proto::iscsi::header::{Header, TaskFunction, TaskManagementRequest, TaskResponse};
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:";
 
@@ -82,6 +89,13 @@ impl Writer {
         self.input.as_mut().unwrap().write_all(data).unwrap();
     }
 
+    /// What it says of its failure; it may not take all of this.
+    fn fails(mut self, home: &Path, data: &[u8]) -> String {
+        let _ = self.input.take().unwrap().write_all(data);
+        assert!(!self.child.wait().unwrap().success());
+        fs::read_to_string(home.join("writer.log")).unwrap()
+    }
+
     fn end(mut self, home: &Path) {
         self.input = None;
         let status = self.child.wait().unwrap();
@@ -142,6 +156,28 @@ fn files_are_written_found_and_read_back() {
     assert!(fs::read(path("tape/0000")).unwrap() == files[0] && !path("tape/0001").exists());
 }
 
+/// Waits until a tape holds so many bytes. It does not before its first block is known to be there.
+fn wait_for(tape: &Path, bytes: u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    let began = Instant::now();
+    while fs::metadata(tape).unwrap().blocks() * 512 < bytes {
+        assert!(began.elapsed() < PATIENCE, "nothing is written to {}", tape.display());
+        thread::yield_now();
+    }
+}
+
+/// The same of these bytes, near its beginning.
+fn wait_until_holds(tape: &Path, bytes: &[u8]) {
+    let (began, mut head) = (Instant::now(), vec![0; 256 << 10]);
+    loop {
+        File::open(tape).unwrap().read_exact(&mut head).unwrap();
+        if head.windows(bytes.len()).any(|window| window == bytes) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "nothing is written to {}", tape.display());
+    }
+}
+
 #[test]
 fn server_that_is_killed_in_mid_stream_costs_nothing() {
     let home = tempfile::tempdir().unwrap();
@@ -151,10 +187,18 @@ fn server_that_is_killed_in_mid_stream_costs_nothing() {
     let (mut server, portal) = serve_at(home.path(), &listen, &volumes);
     let uri = format!("iscsi://{portal}/{TARGET}backup");
     let data = bytes(24 << 20);
+    // What was there before does not come back.
+    let old: Vec<u8> = data[..20 << 20].iter().map(|byte| !byte).collect();
+    fs::write(home.path().join("old"), old).unwrap();
+    done(home.path(), &["tape", "write", &uri, "old"]);
+    let tape = home.path().join("a.tape");
     let mut writer = Writer::start(home.path(), &[&uri, "--block", "30000", "--sync", "1M"]);
-    for piece in data.chunks(8 << 20) {
+    for (number, piece) in data.chunks(8 << 20).enumerate() {
         let (first, rest) = piece.split_at(5 << 20);
         writer.give(first);
+        if number == 0 {
+            wait_until_holds(&tape, &data[40_000..40_100]);
+        }
         server.kill();
         server = serve_at(home.path(), &listen, &volumes).0;
         writer.give(rest);
@@ -206,6 +250,104 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
         }
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Yesterday's tape begins like today's. The drive tells nobody that it was put in.
+#[test]
+fn tape_that_is_put_in_during_an_outage_is_not_written_to() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let port = Port::reserve();
+    let listen = format!("127.0.0.1:{}", port.number);
+    let volumes = ["backup=tape:a.tape,size=64M"];
+    let (server, portal) = serve_at(home.path(), &listen, &volumes);
+    let uri = format!("iscsi://{portal}/{TARGET}backup");
+    let data = bytes(9 << 20);
+    fs::write(path("in"), &data[..3_000_000]).unwrap();
+    done(home.path(), &["tape", "write", &uri, "in"]);
+    assert!(server.stop().success());
+    fs::rename(path("a.tape"), path("yesterday.tape")).unwrap();
+    let (server, _) = serve_at(home.path(), &listen, &volumes);
+    let mut writer = Writer::start(home.path(), &[&uri]);
+    writer.give(&data[..6 << 20]);
+    wait_for(&path("a.tape"), 1 << 20);
+    server.kill();
+    fs::rename(path("a.tape"), path("today.tape")).unwrap();
+    fs::copy(path("yesterday.tape"), path("a.tape")).unwrap();
+    let (server, _) = serve_at(home.path(), &listen, &volumes);
+    let said = writer.fails(home.path(), &data[6 << 20..]);
+    assert!(said.contains("another tape may be in the drive"), "{said}");
+    assert!(said.contains("none on this one"), "{said}");
+    done(home.path(), &["tape", "read", &uri, "out"]);
+    assert!(fs::read(path("out")).unwrap() == data[..3_000_000]);
+    assert!(server.stop().success());
+}
+
+/// The connection is cut while the first block is on its way: nobody knows whether it is there, nor what tape is.
+#[test]
+fn nothing_is_written_after_an_outage_before_the_tape_is_known() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve_at(home.path(), "127.0.0.1:0", &["backup=tape:a.tape,size=32M"]);
+    let direct = format!("iscsi://{portal}/{TARGET}backup");
+    let old = bytes(3_000_000);
+    fs::write(home.path().join("old"), &old).unwrap();
+    done(home.path(), &["tape", "write", &direct, "old"]);
+    let relay = cutting(portal, vec![100_000]);
+    let uri = format!("iscsi://{relay}/{TARGET}backup");
+    let said = refused(home.path(), &["tape", "write", &uri, "old", "--block", "200000"]);
+    assert!(said.contains("nothing proves that the same tape is in the drive"), "{said}");
+    assert!(said.contains("from block 0 on"), "{said}");
+    done(home.path(), &["tape", "read", &direct, "out"]);
+    assert!(fs::read(home.path().join("out")).unwrap() == old);
+    assert!(server.stop().success());
+}
+
+/// SAM-5, 7.7: each ends all that is under way, and the writer is told of a reset.
+#[test]
+fn resets_by_another_initiator_cost_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, portal) = serve_at(home.path(), "127.0.0.1:0", &["backup=tape:a.tape,size=64M"]);
+    let uri = format!("iscsi://{portal}/{TARGET}backup");
+    let data = bytes(40 << 20);
+    let mut writer = Writer::start(home.path(), &[&uri, "--sync", "1M"]);
+    let name = "iqn.2001-04.com.example:other";
+    let functions = [TaskFunction::LOGICAL_UNIT_RESET, TaskFunction::TARGET_WARM_RESET];
+    for (number, piece) in data.chunks(1 << 20).enumerate() {
+        writer.give(piece);
+        if number == 4 {
+            wait_for(&home.path().join("a.tape"), 1 << 20);
+        }
+        if number >= 4 && number % 9 < 2 {
+            let mut other = Peer::log_in(portal, name, 1, &format!("{TARGET}backup"));
+            reset(&mut other, functions[number % 2]);
+            other.log_out();
+        }
+    }
+    writer.end(home.path());
+    done(home.path(), &["tape", "read", &uri, "out"]);
+    assert!(fs::read(home.path().join("out")).unwrap() == data);
+    assert!(server.stop().success());
+    let said = done(home.path(), &["tape", "info", "a.tape"]);
+    assert!(said.contains("4096 blocks, 1 file marks"), "{said}");
+}
+
+fn reset(peer: &mut Peer, function: TaskFunction) {
+    let cmd_sn = peer.cmd_sn;
+    let request = TaskManagementRequest {
+        immediate: true,
+        function,
+        itt: 7,
+        referenced_tag: u32::MAX,
+        cmd_sn,
+        ..TaskManagementRequest::default()
+    };
+    peer.send(request, Bytes::new());
+    match peer.receive().expect("an answer").header {
+        Header::TaskManagementResponse(answer) => {
+            assert_eq!(answer.response, TaskResponse::COMPLETE);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -223,7 +223,7 @@ async fn import(
     for file in files {
         open_regular(file).or_fail(|| format!("cannot open {}", file.shown()))?;
     }
-    if size.is_none() && !path.exists() {
+    if new.size.is_none() && !path.exists() {
         return Err(Failure::new(format!("cannot open the tape {}", path.shown()))
             .because("it does not exist")
             .hint("`--size SIZE` makes it, with room for so much"));

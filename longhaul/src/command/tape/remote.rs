@@ -404,8 +404,17 @@ fn interrupted(write: &Write, why: &StreamError) -> Failure {
             .because(why.clone())
             .hint("--append writes behind it");
     }
-    let what = "the tape is not written to its end";
-    Failure::new(what).because(why.clone()).hint(on_medium(write))
+    let (bytes, end) = (write.stable_bytes(), write.stable_object());
+    let hint = match why {
+        StreamError::Unproven => format!(
+            "the tape that was in the drive may have lost what it held from block {end} on: see that it is there, and write it again"
+        ),
+        StreamError::OtherTape(_) => format!(
+            "the first {bytes} bytes are on the tape that was in the drive, up to block {end}, and none on this one: put that back, and write it again"
+        ),
+        _ => on_medium(write),
+    };
+    Failure::new("the tape is not written to its end").because(why.clone()).hint(hint)
 }
 
 fn on_medium(write: &Write) -> String {

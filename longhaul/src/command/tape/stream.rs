@@ -59,9 +59,13 @@ impl<'d> Link<'d> {
         (ticket, ended): (u64, Result<Executed, Lost>),
     ) -> Outcome {
         match ended {
-            Ok(Ok(Completion { status, data, sense })) => {
+            Ok(Ok(Completion { status, data, sense, residual })) => {
                 let sense = Sense::parse(&sense);
-                stream.answered(ticket, Answer { status, sense, data });
+                stream.answered(ticket, Answer { status, sense, data, residual });
+                if stream.has_orphans() {
+                    tracing::warn!("the drive was reset: connecting again");
+                    return self.connect_again(stream).await;
+                }
                 Ok(())
             }
             // Nobody knows what has become of it: it is treated like one of a session that is gone.

@@ -256,13 +256,15 @@ impl Driver {
         }
     }
 
-    fn completed(&mut self, id: RequestId, Reply { status, sense, data_in, .. }: Reply) {
+    fn completed(&mut self, id: RequestId, reply: Reply) {
+        let Reply { status, sense, residual, data_in } = reply;
         self.shared.announced.note(status, &sense);
         if let Some(Waiting::Command { done, sent, .. }) = self.waiting.remove(&id) {
             let now = self.wire.now();
             self.stalls.iter_mut().for_each(|stalls| stalls.ended(now, sent));
+            let residual = residual.max(0).unsigned_abs();
             // Whoever stopped waiting does not want to know.
-            let _ = done.send(Ok(Ended { status, data: data_in, sense }));
+            let _ = done.send(Ok(Ended { status, data: data_in, sense, residual }));
         }
         self.tell_settled();
     }

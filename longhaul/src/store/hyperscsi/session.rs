@@ -30,6 +30,8 @@ pub(super) struct Ended {
     pub(super) data: Bytes,
     /// The sense data.
     pub(super) sense: Bytes,
+    /// Bytes that were expected, and not transferred.
+    pub(super) residual: u32,
 }
 
 /// What the task that drives a session is asked for.
@@ -98,7 +100,9 @@ impl Session {
 fn executed(ended: Result<Ended, SubmitError>) -> Executed {
     match ended {
         Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
-        Ok(Ended { status, data, sense }) => Ok(Completion { status, data, sense }),
+        Ok(Ended { status, data, sense, residual }) => {
+            Ok(Completion { status, data, sense, residual })
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::iscsi::header::{RejectReason, TaskResponse};
-use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError, Transfer};
+use proto::iscsi::initiator::{
+    Command, Completion, Event, Fault, Initiator, Residual, TaskError, Transfer,
+};
 use proto::iscsi::login::initiator::{Deviation, Established};
 use proto::iscsi::pdu::Pieces;
 use proto::scsi::command as scsi_command;
@@ -302,7 +304,13 @@ fn command(task: scsi::Task) -> Command {
 
 fn executed(ended: Ended) -> Executed {
     match ended {
-        Ok(Completion { status, data, sense, .. }) => Ok(scsi::Completion { status, data, sense }),
+        Ok(Completion { status, data, sense, residual }) => {
+            let residual = match residual {
+                Residual::Under(bytes) => bytes,
+                Residual::None | Residual::Over(_) => 0,
+            };
+            Ok(scsi::Completion { status, data, sense, residual })
+        }
         Err(TaskError::Aborted) => Err(NoStatus::Aborted),
         Err(error) => Err(NoStatus::Failed(Arc::new(error))),
     }

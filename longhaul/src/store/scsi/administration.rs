@@ -91,7 +91,7 @@ mod tests {
 
     fn ended(status: Status, sense: Option<Sense>) -> Executed {
         let sense = sense.map(|sense| sense.emit(Format::Fixed)).unwrap_or_default();
-        Ok(Completion { status, data: Bytes::new(), sense: sense.into() })
+        Ok(Completion { status, data: Bytes::new(), sense: sense.into(), residual: 0 })
     }
 
     /// A request that may be under way is not sent again: `cluster move` would take back what it has done.

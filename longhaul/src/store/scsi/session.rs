@@ -35,6 +35,8 @@ pub struct Completion {
     pub data: Bytes,
     /// The sense data.
     pub sense: Bytes,
+    /// Bytes that were expected, and not transferred.
+    pub residual: u32,
 }
 
 /// Why a command has no status.

@@ -317,6 +317,7 @@ mod tests {
             status: Status::CheckCondition,
             data: Bytes::new(),
             sense: sense.emit(Format::Descriptor).into(),
+            residual: 0,
         }))
     }
 

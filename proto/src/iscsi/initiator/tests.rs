@@ -300,6 +300,34 @@ fn good_status_for_a_part_of_a_write_is_no_success() {
     assert_eq!(write(true, 1536), missing(0));
 }
 
+/// SSC-4: a drive may write a part at the end of its medium, and says EOM. What was not asked for was not written either.
+#[test]
+fn part_of_a_write_at_the_end_of_a_medium_has_a_residual() {
+    let sense = Sense::new(Key::NoSense, Additional::END_OF_PARTITION);
+    let sense = sense.with_stream(crate::scsi::sense::Stream::END).emit(Format::Fixed);
+    let data = Bytes::from([&[0, sense.len() as u8][..], &sense[..]].concat());
+    for (residual, expected) in [(0, 512), (512, 512), (1000, 1000)] {
+        let mut machine = machine();
+        let itt = write(&mut machine, 1024 + 512);
+        let (status, underflow) = (Status::CheckCondition as u8, residual > 0);
+        let response = ScsiResponse {
+            itt,
+            stat_sn: 1,
+            status,
+            underflow,
+            residual,
+            ..ScsiResponse::default()
+        };
+        say(&mut machine, Pdu::with_data(response, data.clone())).unwrap();
+        match machine.poll() {
+            Some(Event::Completed(1, Ok(completion))) => {
+                assert_eq!(completion.residual, Residual::Under(expected));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// A remark on a command that was carried out changes nothing of what had to be moved; with an error nothing had to.
 #[test]
 fn remark_without_the_data_is_no_success() {

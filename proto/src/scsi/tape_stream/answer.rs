@@ -14,6 +14,8 @@ pub struct Answer {
     pub sense: Option<Sense>,
     /// The data-in.
     pub data: Bytes,
+    /// Bytes that were not transferred, as the transport says.
+    pub residual: u32,
 }
 
 /// Why a stream has ended before its end.
@@ -31,6 +33,11 @@ pub enum StreamError {
     /// 28h, or what was written before is not there.
     #[error("another tape may be in the drive: {0}")]
     OtherTape(&'static str),
+    /// The session, or the drive, was reset before anything was known to be on the tape.
+    #[error(
+        "the connection was lost, or the drive reset, before the first block was known to be on the tape: nothing proves that the same tape is in the drive"
+    )]
+    Unproven,
     /// 30h.
     #[error("the drive cannot use this tape: {0}")]
     Incompatible(Sense),
@@ -54,6 +61,12 @@ pub enum StreamError {
     /// A block is not as long as asked for, where all have one length.
     #[error("block {0} of the tape has another length than the one asked for")]
     OtherLength(u64),
+    /// A block is longer each time it is read.
+    #[error("the drive gives block {0} of the tape another length each time it is read")]
+    LengthChanges(u64),
+    /// Fewer bytes than a block has were transferred, and nothing was said of it.
+    #[error("only a part of block {0} of the tape was transferred, and the drive does not say why")]
+    Partial(u64),
     /// The head cannot be put where it belongs.
     #[error("the head of the drive is not where it belongs, before block {expected}: {found}")]
     NotPlaced {
@@ -120,6 +133,11 @@ pub(super) fn judge(answer: &Answer, object: u64) -> Result<Remark, Trouble> {
         (Status::CheckCondition, Some(sense)) => judge_sense(sense, object),
         (status, _) => Err(StreamError::Status(status).into()),
     }
+}
+
+/// Whether it says that all that was under way at the drive has ended.
+pub(super) fn tells_of_reset(answer: &Answer) -> bool {
+    matches!(judge(answer, 0), Err(Trouble::Again { is_reset: true, .. }))
 }
 
 fn judge_sense(sense: Sense, object: u64) -> Result<Remark, Trouble> {

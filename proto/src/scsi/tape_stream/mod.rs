@@ -7,8 +7,9 @@
 //! 1. The answers of all commands that are under way are waited for, unless their session is gone.
 //! 2. The head is put behind the last object of which it is certain that it is where it belongs: of a drive that was reset,
 //!    or whose session was lost, behind what was made stable, as it may have lost what lay in its buffer; else behind what was
-//!    acknowledged in order. READ POSITION confirms that. After a reset the object before it is read, so that no other tape is
-//!    written to.
+//!    acknowledged in order. READ POSITION confirms that. After a reset it is proven that the tape is the same, so that no
+//!    other is written to: the object before that place is there, the data end where they may, and the last of them are ours. So
+//!    that there is something to prove that by, nothing follows on the first block before it is stable.
 //! 3. From there on objects are written or read again. What a drive has carried out behind that place is overwritten.
 //!
 //! A drive that is reset while its session lives on, and rewinds for that, is not one to be used so: what was under way then
@@ -17,6 +18,7 @@
 //! No I/O and no clock: a driver carries out what [`Stream::poll`] asks for.
 
 mod answer;
+mod item;
 mod placement;
 mod read;
 #[cfg(test)]
@@ -108,6 +110,10 @@ pub trait Stream {
     /// There is a new session, with nothing of the old one under way any more. What lay in the buffer of the drive may be lost:
     /// an answer that told of a reset may have been lost with the session.
     fn connected(&mut self);
+
+    /// Whether a reset of the drive has ended commands under way. They have no answer (SAM-5, 5.6: unless TAS is set), so that
+    /// a new session is needed.
+    fn has_orphans(&self) -> bool;
 
     /// Why it has ended, if it has before its end.
     fn failure(&self) -> Option<&StreamError>;

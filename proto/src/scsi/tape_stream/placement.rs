@@ -5,6 +5,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::answer::{Answer, Remark, StreamError, Trouble, judge};
+use super::item::Item;
 use super::{Fixed, Settings};
 use crate::scsi::command::Command;
 use crate::scsi::command::tape::{Length, Position};
@@ -13,6 +14,9 @@ use crate::scsi::sense::Stream;
 /// The first wait before a drive is asked again that is busy, or becomes ready; each is twice the one before.
 const BACK_OFF: Duration = Duration::from_millis(5);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+
+const OTHER_CONTENT: StreamError =
+    StreamError::OtherTape("what was written or read before is not on the one that is there");
 
 /// How often a drive may say that it cannot do something now: it has two minutes, and a tape that is loaded takes one.
 const TRIES_MAX: u32 = 128;
@@ -35,6 +39,42 @@ pub(super) struct Goal {
     pub(super) stable: u64,
     /// What lies before that, if it is known.
     pub(super) landmark: Option<Landmark>,
+    /// Of a stream that writes: how the data end if it is the same tape.
+    pub(super) end: Option<End>,
+}
+
+/// How the data of a tape end that is written to.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    /// Behind all that was sent: there at the latest.
+    pub(super) most: u64,
+    /// What may lie between the stable place and there; nothing if that is not known. Each may be nearer than where it was meant to
+    /// be, as those before it may not have been carried out.
+    pub(super) sent: Vec<Item>,
+}
+
+impl End {
+    /// How long the longest block of them is.
+    fn longest(&self, settings: &Settings) -> u32 {
+        self.sent.iter().map(|item| item.block_len(settings)).max().unwrap_or(0).max(1) as u32
+    }
+
+    /// Whether what a READ of so many bytes has met is one of them.
+    fn has(&self, settings: &Settings, remark: Remark, answer: &Answer) -> bool {
+        let Stream { filemark, incorrect_length, .. } = remark.stream;
+        let len = match (incorrect_length, remark.left) {
+            (false, _) => Some(answer.data.len()),
+            (true, left) => left.and_then(|left| {
+                (self.longest(settings) as usize).checked_sub(usize::try_from(left).ok()?)
+            }),
+        };
+        let block = len.and_then(|len| answer.data.get(..len));
+        match (filemark, block) {
+            (true, _) => self.sent.iter().any(Item::is_mark),
+            (false, Some(block)) => self.sent.iter().any(|item| item.has_block(settings, block)),
+            (false, None) => false,
+        }
+    }
 }
 
 /// What comes next.
@@ -47,6 +87,12 @@ enum Step {
     /// The object before the stable place is looked for, and read.
     Find,
     Look,
+    /// The head is sent beyond all that was written: it must meet the end of the data before. It is asked where that is.
+    Beyond,
+    End,
+    /// The object before that end is looked for, and read.
+    FindLast(u64),
+    LookLast,
     /// The head is sent where it belongs, and asked where it is.
     Locate,
     Confirm,
@@ -101,9 +147,19 @@ impl Placement {
                 };
                 Command::read_tape(Length::Variable(len))
             }
+            (Step::LookLast, _) => {
+                let longest = self.goal.end.as_ref().map_or(1, |end| end.longest(settings));
+                Command::read_tape(Length::Variable(longest))
+            }
+            (Step::Beyond, _) => {
+                Command::locate(self.goal.end.as_ref().map_or(self.goal.stable, |end| end.most) + 1)
+            }
+            (Step::FindLast(end), _) => Command::locate(end.saturating_sub(1)),
             (Step::Locate, _) => Command::locate(self.target()),
-            (Step::Confirm, _) if settings.has_long_position => Command::read_position(),
-            (Step::Confirm, _) => Command::read_position_short(),
+            (Step::Confirm | Step::End, _) if settings.has_long_position => {
+                Command::read_position()
+            }
+            (Step::Confirm | Step::End, _) => Command::read_position_short(),
         };
         (command, data, self.back_off)
     }
@@ -121,6 +177,11 @@ impl Placement {
                 self.again(is_reset, why)?;
                 return Ok(None);
             }
+            Err(trouble) if self.step == Step::Beyond && is_end(&trouble) => {
+                let is_marked = matches!(trouble, Trouble::EndOfData(_));
+                self.step = if is_marked { Step::End } else { Step::Locate };
+                return Ok(None);
+            }
             Err(Trouble::EndOfData(_)) => {
                 self.met_end_of_data()?;
                 return Ok(None);
@@ -134,13 +195,22 @@ impl Placement {
             Step::Select if !settings.can_locate => {
                 return Ok(Some(Placed { is_reset: self.is_reset }));
             }
-            Step::Select if self.is_reset && self.goal.landmark.is_some() => Step::Find,
+            Step::Select if self.is_reset => self.first_proof()?,
             Step::Find => Step::Look,
             Step::Look => {
                 self.compare(judged, answer)?;
-                Step::Locate
+                if self.goal.end.is_some() { Step::Beyond } else { Step::Locate }
             }
-            Step::Select => Step::Locate,
+            Step::Beyond if !judged.stream.end_of_medium => {
+                return Err(StreamError::OtherTape("it holds more than was written"));
+            }
+            Step::End => self.after_end(position(settings, answer)),
+            Step::FindLast(_) => Step::LookLast,
+            Step::LookLast => match &self.goal.end {
+                Some(end) if !end.has(settings, judged, answer) => return Err(OTHER_CONTENT),
+                _ => Step::Locate,
+            },
+            Step::Select | Step::Beyond => Step::Locate,
             Step::Locate => Step::Confirm,
             Step::Confirm => return self.confirm(settings, answer).map(Some),
         };
@@ -161,6 +231,15 @@ impl Placement {
         Ok(())
     }
 
+    /// How it is found out whether it is the same tape. What is written to another one would destroy it.
+    const fn first_proof(&self) -> Result<Step, StreamError> {
+        match (&self.goal.landmark, &self.goal.end) {
+            (Some(_), _) => Ok(Step::Find),
+            (None, Some(_)) => Err(StreamError::Unproven),
+            (None, None) => Ok(Step::Locate),
+        }
+    }
+
     /// What was acknowledged is not there: it was in a buffer, if it is not stable.
     fn met_end_of_data(&mut self) -> Result<(), StreamError> {
         if self.is_reset || self.step != Step::Locate {
@@ -171,18 +250,22 @@ impl Placement {
         Ok(())
     }
 
+    /// The data end there: that is no proof yet if something lies behind what is stable.
+    fn after_end(&self, found: Option<u64>) -> Step {
+        let is_known = self.goal.end.as_ref().is_some_and(|end| !end.sent.is_empty());
+        match found {
+            Some(found) if is_known && found > self.goal.stable => Step::FindLast(found),
+            _ => Step::Locate,
+        }
+    }
+
     fn compare(&self, remark: Remark, answer: &Answer) -> Result<(), StreamError> {
         let is_there = match &self.goal.landmark {
             Some(Landmark::Block(block)) => remark.stream == Stream::NONE && answer.data == *block,
             Some(Landmark::Mark) => remark.stream.filemark,
             None => true,
         };
-        match is_there {
-            true => Ok(()),
-            false => Err(StreamError::OtherTape(
-                "what was made stable or read before is not on the one that is there",
-            )),
-        }
+        if is_there { Ok(()) } else { Err(OTHER_CONTENT) }
     }
 
     fn confirm(&self, settings: &Settings, answer: &Answer) -> Result<Placed, StreamError> {
@@ -196,6 +279,18 @@ impl Placement {
             return Err(StreamError::NotPlaced { expected: target, found });
         }
         Ok(Placed { is_reset: self.is_reset })
+    }
+}
+
+/// Whether nothing more is recorded. A drive that has lost its power while it wrote has not marked the end of the data, and does
+/// not find it (14h).
+fn is_end(trouble: &Trouble) -> bool {
+    match trouble {
+        Trouble::EndOfData(_) | Trouble::Full => true,
+        Trouble::Failed(StreamError::Medium { sense, .. }) => {
+            sense.additional.code == 0x14 && sense.additional.qualifier <= 3
+        }
+        Trouble::Again { .. } | Trouble::Failed(_) => false,
     }
 }
 

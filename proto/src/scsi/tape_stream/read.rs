@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::answer::{Answer, Remark, StreamError, Trouble, judge};
+use super::answer::{Answer, Remark, StreamError, Trouble, judge, tells_of_reset};
 use super::placement::{Goal, Landmark, Placed, Placement};
 use super::write::last_block;
 use super::{Fixed, Request, Settings, Stream};
@@ -74,6 +74,10 @@ pub struct Read {
     /// More was read than the file has.
     is_beyond: bool,
     is_reset: bool,
+    /// Commands before one that told of a reset have no answer.
+    has_orphans: bool,
+    /// The last object that was longer than asked for, and is read once more.
+    read_again: Option<u64>,
     stalls: u32,
     progress: u64,
 }
@@ -97,6 +101,8 @@ impl Read {
             end: None,
             is_beyond: false,
             is_reset: false,
+            has_orphans: false,
+            read_again: None,
             stalls: 0,
             progress: at,
         }
@@ -162,7 +168,8 @@ impl Read {
     }
 
     fn goal(&self) -> Goal {
-        Goal { acknowledged: self.at, stable: self.at, landmark: self.landmark.clone() }
+        let landmark = self.landmark.clone();
+        Goal { acknowledged: self.at, stable: self.at, landmark, end: None }
     }
 
     /// What the next READ has brought.
@@ -172,23 +179,31 @@ impl Read {
                 self.came_with_other_length(length, remark, answer)
             }
             Ok(remark) if remark.stream.filemark => {
-                self.deliver_part(length, remark.left, &answer.data);
-                self.landmark = Some(Landmark::Mark);
-                self.at += 1;
-                self.ended(End::Mark)
+                match self.deliver_part(length, remark.left, &answer.data) {
+                    Ok(()) => {
+                        self.landmark = Some(Landmark::Mark);
+                        self.at += 1;
+                        self.ended(End::Mark)
+                    }
+                    Err(why) => Some(Next::Fail(why)),
+                }
             }
             // There is no block without a byte: it is at the end of the medium.
             Ok(_) if answer.data.is_empty() => Some(Next::Fail(StreamError::Blank(self.at))),
+            // Without ILI all that was asked for has come.
+            Ok(_) if answer.data.len() != length.bytes() as usize => {
+                Some(Next::Fail(StreamError::Partial(self.at)))
+            }
             Ok(_) => {
-                let block =
-                    self.settings.fixed.map_or(answer.data.len(), |fixed| fixed.block as usize);
-                self.deliver(answer.data.clone(), answer.data.len().div_ceil(block) as u64);
+                self.deliver(answer.data.clone(), length.blocks().into());
                 self.is_known = true;
                 None
             }
             Err(Trouble::EndOfData(sense)) => {
-                self.deliver_part(length, sense.information, &answer.data);
-                self.ended(End::Data)
+                match self.deliver_part(length, sense.information, &answer.data) {
+                    Ok(()) => self.ended(End::Data),
+                    Err(why) => Some(Next::Fail(why)),
+                }
             }
             Err(Trouble::Again { is_reset, why }) => Some(Next::Place { is_reset, why }),
             Err(Trouble::Full) => Some(Next::Fail(StreamError::Blank(self.at))),
@@ -196,6 +211,20 @@ impl Read {
         };
         if let Some(next) = next {
             self.state = State::Draining(next);
+        }
+    }
+
+    /// What a READ has brought behind one that was not carried out. What it tells of the drive and its tape counts all the same:
+    /// it is told once.
+    fn came_later(&mut self, answer: &Answer) {
+        self.is_beyond = true;
+        let State::Draining(Next::Place { .. }) = self.state else { return };
+        match judge(answer, self.at) {
+            Err(Trouble::Again { is_reset, .. }) => self.is_reset |= is_reset,
+            Err(Trouble::Failed(why @ (StreamError::OtherTape(_) | StreamError::Reserved))) => {
+                self.state = State::Draining(Next::Fail(why));
+            }
+            _ => {}
         }
     }
 
@@ -223,9 +252,11 @@ impl Read {
             if !self.settings.can_locate {
                 return other();
             }
+            if self.read_again.replace(self.at) == Some(self.at) {
+                return Some(Next::Fail(StreamError::LengthChanges(self.at)));
+            }
             self.block = actual;
             let why = format!("a block of {actual} bytes, of which only a part came");
-            self.stalls = 0;
             return Some(Next::Place { is_reset: false, why });
         }
         // Where it cannot be read once more it is asked for with room for a longer one.
@@ -238,13 +269,26 @@ impl Read {
     }
 
     /// The blocks before a mark, or the end, of those that a READ has asked for.
-    fn deliver_part(&mut self, length: Length, left: Option<u64>, data: &Bytes) {
-        let Some(Fixed { block, .. }) = self.settings.fixed else { return };
-        let blocks = u64::from(length.blocks()).saturating_sub(left.unwrap_or(u64::MAX));
-        let bytes = (blocks as usize * block as usize).min(data.len());
+    fn deliver_part(
+        &mut self,
+        length: Length,
+        left: Option<u64>,
+        data: &Bytes,
+    ) -> Result<(), StreamError> {
+        let Some(Fixed { block, .. }) = self.settings.fixed else { return Ok(()) };
+        let Some(left) = left else {
+            // How many of the bytes are blocks nobody says.
+            return if data.is_empty() { Ok(()) } else { Err(StreamError::Partial(self.at)) };
+        };
+        let blocks = u64::from(length.blocks()).saturating_sub(left);
+        let bytes = blocks as usize * block as usize;
+        if bytes > data.len() {
+            return Err(StreamError::Partial(self.at));
+        }
         if bytes > 0 {
             self.deliver(data.slice(..bytes), blocks);
         }
+        Ok(())
     }
 
     fn deliver(&mut self, data: Bytes, blocks: u64) {
@@ -301,8 +345,12 @@ impl Stream for Read {
             }
             return;
         }
-        if let Some(slot) = self.under_way.iter_mut().find(|slot| slot.ticket == ticket) {
-            slot.answer = Some(answer);
+        if let Some(at) = self.under_way.iter().position(|slot| slot.ticket == ticket) {
+            let is_behind = self.under_way.iter().take(at).any(|slot| slot.answer.is_none());
+            self.has_orphans |= is_behind && tells_of_reset(&answer);
+            if let Some(slot) = self.under_way.get_mut(at) {
+                slot.answer = Some(answer);
+            }
         }
         while self.under_way.front().is_some_and(|slot| slot.answer.is_some()) {
             let Some(Slot { length, answer: Some(answer), .. }) = self.under_way.pop_front() else {
@@ -310,13 +358,14 @@ impl Stream for Read {
             };
             match self.state {
                 State::Running => self.came(length, &answer),
-                _ => self.is_beyond = true,
+                _ => self.came_later(&answer),
             }
         }
     }
 
     fn lost(&mut self) {
         self.under_way.clear();
+        self.has_orphans = false;
         match &self.state {
             State::Done | State::Failed(_) => {}
             State::Draining(Next::Fail(_)) => self.take_turn(),
@@ -342,6 +391,10 @@ impl Stream for Read {
         } else if self.is_lost() {
             self.state = self.place_again(true, "a lost connection".to_owned());
         }
+    }
+
+    fn has_orphans(&self) -> bool {
+        self.has_orphans
     }
 
     fn failure(&self) -> Option<&StreamError> {

@@ -1,6 +1,8 @@
 //! The streams against a drive and a link of values: whatever happens at whichever step, nothing is lost and nothing is
 //! there twice.
 
+mod proof;
+
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -18,6 +20,15 @@ enum Object {
     Mark,
 }
 
+impl Object {
+    fn len(&self) -> usize {
+        match self {
+            Self::Block(block) => block.len(),
+            Self::Mark => 0,
+        }
+    }
+}
+
 /// A tape in a drive with a buffer.
 #[derive(Default)]
 struct Drive {
@@ -33,12 +44,18 @@ struct Drive {
     busy: u32,
     is_protected: bool,
     lacks_locate: bool,
+    /// So many objects of the first command that reaches the place of the warning are not written; nothing but the residual of the
+    /// transport says so if it is silent.
+    lacks_objects: usize,
+    is_silent: bool,
+    /// The tape that another is exchanged for.
+    other: Vec<Object>,
     /// The most commands that were under way at once.
     deepest: usize,
 }
 
 fn answer(status: Status, sense: Option<Sense>, data: Bytes) -> Answer {
-    Answer { status, sense, data }
+    Answer { status, sense, data, residual: 0 }
 }
 
 fn good() -> Answer {
@@ -106,6 +123,9 @@ impl Drive {
         self.tape.truncate(self.head);
         self.durable.truncate(self.head);
         self.head += objects.len();
+        if self.head > self.warns_at && self.lacks_objects > 0 {
+            return self.write_in_part(objects);
+        }
         let is_written = !objects.is_empty();
         self.tape.extend(objects);
         if is_written && self.head > self.warns_at {
@@ -113,6 +133,22 @@ impl Drive {
             return check(sense.with_stream(Stream::END).with_information(0));
         }
         good()
+    }
+
+    /// Once. The head was moved already.
+    fn write_in_part(&mut self, mut objects: Vec<Object>) -> Answer {
+        let left = core::mem::take(&mut self.lacks_objects).min(objects.len());
+        self.head -= left;
+        let lacks = objects.split_off(objects.len() - left);
+        let bytes: usize = lacks.iter().map(|object| object.len()).sum();
+        // All of a block of any length is left.
+        let left = if objects.is_empty() { bytes.max(1) } else { left };
+        self.tape.extend(objects);
+        if self.is_silent {
+            return Answer { residual: bytes as u32, ..good() };
+        }
+        let sense = Sense::new(Key::NoSense, Additional::END_OF_PARTITION);
+        check(sense.with_stream(Stream::END).with_information(left as u64))
     }
 
     fn read(&mut self, fixed: bool, count: u32) -> Answer {
@@ -187,6 +223,8 @@ enum Fault {
     Busy(u32),
     /// Another moves the head.
     Moved,
+    /// The session is lost, and another tape is put in, which the drive tells nobody.
+    Exchange,
 }
 
 /// Either stream, with what it is given or gives.
@@ -258,6 +296,14 @@ fn run(drive: &mut Drive, machine: &mut impl Machine, faults: &[(usize, Fault)])
                 Fault::Attention => drive.attentions.push_back(Additional::MODE_PARAMETERS_CHANGED),
                 Fault::Busy(times) => drive.busy += times,
                 Fault::Moved => drive.head = 0,
+                Fault::Exchange => {
+                    sent.drain(..).for_each(|request| drop(drive.execute(&request)));
+                    answers.clear();
+                    drive.tape.clone_from(&drive.other);
+                    drive.durable.clone_from(&drive.other);
+                    drive.head = 0;
+                    machine.stream().lost();
+                }
             }
         }
         match step % 6 {
@@ -328,6 +374,28 @@ fn write(drive: &mut Drive, faults: &[(usize, Fault)]) -> (Write, usize) {
     (writer.0, steps)
 }
 
+/// Whether it is all written; else what the first block is was not known when the session was lost, and no more was written.
+fn is_written(drive: &Drive, writer: &Write, before: usize, faults: &[(usize, Fault)]) -> bool {
+    match writer.failure() {
+        None => {
+            assert_written(drive, before, faults);
+            true
+        }
+        Some(why) => {
+            assert_eq!(*why, StreamError::Unproven, "{faults:?}");
+            assert!(writer.stable_object() == before as u64, "{faults:?}");
+            let first = &objects(&contents())[..1];
+            let tape = &drive.tape[before..];
+            let is_untouched = tape.len() == 40 && *tape != objects(&contents())[..];
+            assert!(is_untouched || tape.is_empty() || tape == first, "{faults:?}");
+            false
+        }
+    }
+}
+
+/// So many steps pass before the first block is known to be there.
+const FIRST_STEPS: usize = 24;
+
 fn assert_written(drive: &Drive, before: usize, faults: &[(usize, Fault)]) {
     assert_eq!(drive.tape[before..], objects(&contents())[..], "{faults:?}");
     assert_eq!(drive.durable, drive.tape, "{faults:?}");
@@ -361,8 +429,8 @@ fn written_blocks_are_on_the_tape_once_whatever_happens_at_which_step() {
         for fault in FAULTS {
             let mut drive = used(3);
             let (writer, _) = write(&mut drive, &[(step, fault)]);
-            assert_eq!(writer.failure(), None, "{step} {fault:?}");
-            assert_written(&drive, 3, &[(step, fault)]);
+            let is_written = is_written(&drive, &writer, 3, &[(step, fault)]);
+            assert!(is_written || step < FIRST_STEPS, "{step} {fault:?}");
         }
     }
 }
@@ -375,8 +443,8 @@ fn reset_of_which_nobody_was_told_loses_nothing() {
             let faults = [(step, Fault::Reset), (later, Fault::Cut(0))];
             let mut drive = used(3);
             let (writer, _) = write(&mut drive, &faults);
-            assert_eq!(writer.failure(), None, "{faults:?}");
-            assert_written(&drive, 3, &faults);
+            let is_written = is_written(&drive, &writer, 3, &faults);
+            assert!(is_written || step < FIRST_STEPS, "{faults:?}");
         }
     }
 }
@@ -444,6 +512,9 @@ fn blocks_of_one_length_are_counted_both_ways() {
             let mut writer = Writer(Write::new(with.clone(), 2), pieces.clone());
             writer.1.push_back(Bytes::new());
             run(&mut drive, &mut writer, &[(step, fault)]);
+            if step < FIRST_STEPS && writer.0.failure() == Some(&StreamError::Unproven) {
+                continue;
+            }
             assert_eq!(writer.0.failure(), None, "{step} {fault:?}");
             let mut expected: Vec<_> = data.chunks(4).map(Bytes::copy_from_slice).collect();
             expected.push(Bytes::new());
@@ -468,6 +539,9 @@ fn full_tape_ends_behind_a_mark_with_what_was_acknowledged() {
             let mut drive = Drive::new();
             (drive.room, drive.warns_at) = (8, 5);
             let (writer, _) = write(&mut drive, &[(step, fault)]);
+            if step < FIRST_STEPS && writer.failure() == Some(&StreamError::Unproven) {
+                continue;
+            }
             assert_eq!(writer.failure(), None, "{step} {fault:?}");
             assert!(writer.is_full() && writer.is_near_end());
             let mut expected = objects(&contents()[..8]);
@@ -593,8 +667,6 @@ proptest! {
     ) {
         let mut drive = used(3);
         let (writer, _) = write(&mut drive, &faults);
-        prop_assert_eq!(writer.failure(), None);
-        prop_assert_eq!(&drive.tape[3..], &objects(&contents())[..]);
-        prop_assert_eq!(&drive.durable, &drive.tape);
+        is_written(&drive, &writer, 3, &faults);
     }
 }

@@ -6,30 +6,14 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::answer::{Answer, StreamError, Trouble, judge};
-use super::placement::{Goal, Landmark, Placed, Placement, position};
+use super::answer::{Answer, Remark, StreamError, Trouble, judge, tells_of_reset};
+use super::item::{Content, Item};
+use super::placement::{End, Goal, Landmark, Placed, Placement, position};
 use super::{Request, Settings, Stream};
 use crate::scsi::command::Command;
 
 /// How often in a row it may begin anew without that anything more was acknowledged.
 const STALLS_MAX: u32 = 16;
-
-/// What is written.
-#[derive(Debug)]
-enum Content {
-    /// A block, or several of one length.
-    Blocks(Bytes),
-    /// A file mark.
-    Mark,
-}
-
-/// What is written by one command, and not known to be stable.
-#[derive(Debug)]
-struct Item {
-    content: Content,
-    /// How many blocks and file marks it is.
-    objects: u64,
-}
 
 /// What a command under way is for. Items are counted from the first one of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +67,9 @@ pub struct Write {
     acknowledged: u64,
     /// The next to be sent.
     next: u64,
+    /// The object behind the one that was sent last, and the highest that this was.
+    sent_to: u64,
+    end_max: u64,
     /// Bytes of items that are kept.
     kept: usize,
     /// Bytes that were sent since the last sync, and whether anything was.
@@ -97,6 +84,8 @@ pub struct Write {
     is_full: bool,
     /// What lay in the buffer of the drive may be lost, and the head was not put back since.
     is_reset: bool,
+    /// Commands before one that told of a reset have no answer.
+    has_orphans: bool,
     stalls: u32,
     /// What was stable and what was acknowledged when it began anew last.
     progress: (u64, u64),
@@ -116,6 +105,8 @@ impl Write {
             landmark: None,
             acknowledged: 0,
             next: 0,
+            sent_to: at,
+            end_max: at,
             kept: 0,
             unsynced: 0,
             is_dirty: false,
@@ -126,6 +117,7 @@ impl Write {
             is_near_end: false,
             is_full: false,
             is_reset: false,
+            has_orphans: false,
             stalls: 0,
             progress: (0, 0),
             stable_bytes: 0,
@@ -231,14 +223,24 @@ impl Write {
         State::Placing(Placement::new(self.goal(), self.is_reset))
     }
 
-    fn goal(&self) -> Goal {
+    fn behind_acknowledged(&self) -> u64 {
         let before = (self.acknowledged - self.first) as usize;
-        let objects: u64 = self.items.iter().take(before).map(|item| item.objects).sum();
+        self.stable + self.items.iter().take(before).map(|item| item.objects).sum::<u64>()
+    }
+
+    fn goal(&self) -> Goal {
         Goal {
-            acknowledged: self.stable + objects,
+            acknowledged: self.behind_acknowledged(),
             stable: self.stable,
             landmark: self.landmark.clone(),
+            end: Some(self.end()),
         }
+    }
+
+    /// What of a full tape was dropped may be there in part.
+    fn end(&self) -> End {
+        let sent = if self.is_full { Vec::new() } else { self.items.iter().cloned().collect() };
+        End { most: self.end_max, sent }
     }
 
     /// The tape is full: what was not acknowledged is not written. A file mark has room still.
@@ -263,13 +265,20 @@ impl Write {
             return Some((Purpose::Check(number), (command, Bytes::new(), 0)));
         }
         let item = self.items.get((self.next - self.first) as usize);
-        let is_due =
-            self.unsynced >= self.settings.stable_every || item.is_none() && self.is_finished;
+        // By the first one this tape is told from others: nothing follows before it is known to be there.
+        let is_first =
+            self.settings.can_locate && self.landmark.is_none() && self.next > self.first;
+        let is_due = is_first
+            || self.unsynced >= self.settings.stable_every
+            || item.is_none() && self.is_finished;
         if is_due && self.is_dirty {
             (self.unsynced, self.is_dirty) = (0, false);
             self.check_next = self.settings.can_locate.then_some(self.next);
             let sync = (Command::write_filemarks(0), Bytes::new(), 0);
             return Some((Purpose::Sync(self.next), sync));
+        }
+        if is_first {
+            return None;
         }
         let item = item?;
         let under_way: usize = self.under_way.iter().map(|(_, _, bytes)| bytes).sum();
@@ -284,6 +293,8 @@ impl Write {
         let purpose = Purpose::Item(self.next);
         (self.unsynced, self.is_dirty) = (self.unsynced + len, true);
         self.next += 1;
+        self.sent_to += item.objects;
+        self.end_max = self.end_max.max(self.sent_to);
         Some((purpose, (command, data, len)))
     }
 
@@ -319,7 +330,11 @@ impl Write {
             (Trouble::Again { is_reset, .. }, Trouble::Again { is_reset: later, .. }) => {
                 *is_reset |= later;
             }
-            (first @ Trouble::Again { .. }, later @ Trouble::Failed(_)) => *first = later,
+            (first @ Trouble::Again { .. }, later @ Trouble::Failed(_))
+            | (
+                first @ Trouble::Full,
+                later @ Trouble::Failed(StreamError::OtherTape(_) | StreamError::Reserved),
+            ) => *first = later,
             _ => {}
         }
     }
@@ -328,6 +343,88 @@ impl Write {
         let (number, _) = purpose.order();
         let before = number.saturating_sub(self.first) as usize;
         self.stable + self.items.iter().take(before).map(|item| item.objects).sum::<u64>()
+    }
+
+    /// A command that is no part of a placement has ended.
+    fn ended(&mut self, purpose: Purpose, answer: &Answer) {
+        let judged = judge(answer, self.object_of(purpose));
+        // It is told once, and counts whichever command it came with.
+        self.is_reset |= matches!(judged, Err(Trouble::Again { is_reset: true, .. }));
+        match (judged, &self.state) {
+            (_, State::Failed(_) | State::Draining(Trouble::Failed(_), _)) => {}
+            (Err(trouble), State::Draining(_, first)) if purpose.order() >= first.order() => {
+                self.note_later(trouble);
+            }
+            (Err(Trouble::Full), _) => {
+                let left = answer.sense.and_then(|sense| sense.information);
+                let rest = self.keep_part(purpose, left.unwrap_or(u64::MAX));
+                self.state = State::Draining(Trouble::Full, rest);
+            }
+            (Err(trouble), _) => self.state = State::Draining(trouble, purpose),
+            (Ok(_), State::Draining(_, first)) if purpose.order() > first.order() => {}
+            (Ok(remark), _) => {
+                self.is_near_end |= remark.stream.end_of_medium;
+                match self.left_of(purpose, remark, answer) {
+                    0 => self.done(purpose, answer),
+                    left => self.done_in_part(purpose, left),
+                }
+            }
+        }
+    }
+
+    /// How much of a command was not carried out, as the drive or the transport says: blocks, marks, or bytes of the only block.
+    fn left_of(&self, purpose: Purpose, remark: Remark, answer: &Answer) -> u64 {
+        let residual = match (purpose, self.settings.fixed) {
+            (Purpose::Item(_), Some(fixed)) => answer.residual.div_ceil(fixed.block.max(1)),
+            (Purpose::Item(_), None) => answer.residual,
+            _ => 0,
+        };
+        match purpose {
+            Purpose::Item(_) | Purpose::Sync(_) => remark.left.unwrap_or(0).max(residual.into()),
+            Purpose::Check(_) | Purpose::Place => 0,
+        }
+    }
+
+    /// What was not written is written again from where the item begins; where the head cannot be put there, from where it is.
+    fn done_in_part(&mut self, purpose: Purpose, left: u64) {
+        let item = (purpose.order().0 - self.first) as usize;
+        let len = self.items.get(item).map_or(0, Item::len) as u64;
+        let is_of_one = self.settings.fixed.is_none() && left < len;
+        let trouble = match purpose {
+            // Part of one block is a block of its own on the tape.
+            Purpose::Item(_) if is_of_one && !self.settings.can_locate => {
+                StreamError::Partial(self.object_of(purpose)).into()
+            }
+            // What was in the buffer of the drive is not on the medium.
+            Purpose::Sync(_) => {
+                self.is_reset = true;
+                Trouble::Again { is_reset: true, why: format!("{left} blocks not made stable") }
+            }
+            _ => Trouble::Again { is_reset: false, why: format!("a write that lacks {left}") },
+        };
+        let rest = self.keep_part(purpose, left);
+        self.state = State::Draining(trouble, rest);
+    }
+
+    /// Of blocks that are counted all but so many were written, and the head is behind them. Where it cannot be put elsewhere only
+    /// the rest is still to be written. There nothing else is under way.
+    fn keep_part(&mut self, purpose: Purpose, left: u64) -> Purpose {
+        let (Purpose::Item(number), Some(fixed)) = (purpose, self.settings.fixed) else {
+            return purpose;
+        };
+        let at = (number - self.first) as usize;
+        let Some(Item { content: Content::Blocks(data), objects }) = self.items.get_mut(at) else {
+            return purpose;
+        };
+        if self.settings.can_locate || left == 0 || left >= *objects {
+            return purpose;
+        }
+        let written = *objects - left;
+        let rest = data.split_off(written as usize * fixed.block as usize);
+        *objects = written;
+        self.items.insert(at + 1, Item { content: Content::Blocks(rest), objects: left });
+        self.next += 1;
+        Purpose::Item(number + 1)
     }
 
     /// A command was carried out, and all before it.
@@ -375,6 +472,7 @@ impl Write {
         }
         self.is_reset = false;
         self.next = self.acknowledged;
+        self.sent_to = self.behind_acknowledged();
         self.check_next = None;
         let before = (self.acknowledged - self.first) as usize;
         self.unsynced = self.items.iter().take(before).map(Item::len).sum();
@@ -405,14 +503,13 @@ impl Stream for Write {
             return;
         };
         let Some((_, purpose, _)) = self.under_way.remove(at) else { return };
+        self.has_orphans |= at > 0 && tells_of_reset(&answer);
         if let (Purpose::Place, State::Placing(placement)) = (purpose, &mut self.state) {
             let answered = placement.answered(&self.settings, &answer);
             self.is_reset |= placement.is_reset();
             match answered {
                 Ok(None) => {}
-                Ok(Some(Placed { is_reset: true }))
-                    if !self.settings.can_locate && self.acknowledged > self.first =>
-                {
+                Ok(Some(Placed { is_reset: true })) if !self.settings.can_locate => {
                     self.state = State::Failed(StreamError::NoLocate);
                 }
                 Ok(Some(placed)) => self.go_on(placed.is_reset),
@@ -420,23 +517,13 @@ impl Stream for Write {
             }
             return;
         }
-        match (judge(&answer, self.object_of(purpose)), &self.state) {
-            (Err(trouble), State::Draining(_, first)) if purpose.order() >= first.order() => {
-                // What was said of a reset or a reservation counts whichever command it came with.
-                self.note_later(trouble);
-            }
-            (Err(trouble), _) => self.state = State::Draining(trouble, purpose),
-            (Ok(_), State::Draining(_, first)) if purpose.order() > first.order() => {}
-            (Ok(remark), _) => {
-                self.is_near_end |= remark.stream.end_of_medium;
-                self.done(purpose, &answer);
-            }
-        }
+        self.ended(purpose, &answer);
         self.acknowledge();
     }
 
     fn lost(&mut self) {
         self.under_way.clear();
+        self.has_orphans = false;
         if let State::Draining(Trouble::Again { is_reset: true, .. }, _) = self.state {
             self.is_reset = true;
         }
@@ -462,19 +549,14 @@ impl Stream for Write {
         }
     }
 
+    fn has_orphans(&self) -> bool {
+        self.has_orphans
+    }
+
     fn failure(&self) -> Option<&StreamError> {
         match &self.state {
             State::Failed(why) => Some(why),
             _ => None,
-        }
-    }
-}
-
-impl Item {
-    fn len(&self) -> usize {
-        match &self.content {
-            Content::Blocks(data) => data.len(),
-            Content::Mark => 0,
         }
     }
 }
