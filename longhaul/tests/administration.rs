@@ -80,7 +80,7 @@ volumes = ["backup"]
 
     /// Has `who` ask by `uri`; the exit code, and what is printed.
     fn asks(&self, who: &str, uri: &str, request: &[&str]) -> (Option<i32>, String) {
-        let (printed, status) = run(&mut self.asking(who, uri, request));
+        let (printed, status) = run(&self.asking(who, uri, request));
         (status.code(), printed)
     }
 

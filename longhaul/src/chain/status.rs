@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_the_journal_has_is_told_as_not_on_the_volume() {
+    fn changes_that_only_the_journal_has_are_told_as_not_on_the_volume() {
         let journal = |unsent| JournalStatus {
             path: "j".into(),
             state: "draining".to_owned(),

@@ -1,7 +1,6 @@
 //! Our initiator against tgtd, a target we did not write.
 
 #[path = "../common/mod.rs"]
-#[expect(dead_code, reason = "each test uses its part")]
 mod common;
 mod lost;
 mod optical;

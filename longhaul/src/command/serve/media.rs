@@ -78,7 +78,7 @@ impl Live {
             }
             Some(_) => self.reload(name, disc, force).await?,
             None => {
-                self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?
+                self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?;
             }
         }
         Ok(format!("{shown} is in {name}"))

@@ -435,6 +435,7 @@ fn full_store_is_the_end_of_the_medium() {
     assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
     // Told once, until something can be written again.
     assert!(is_told());
+    disk.fail(Verb::Write, Kind::NoSpace);
     assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
     good(&run(&drive, &MARK));
     assert!(is_told());
