@@ -14,17 +14,18 @@ fn invitation_becomes_a_mounted_private_file_system() {
     // What is wrong with the command line is told before the invitation is used.
     let (told, status) = run(&stage.command(&format!("mount {invitation} mnt --mkfs fat")));
     assert_eq!(status.code(), Some(2), "{told}");
-    // It is used, and not lost where there is nothing to mount at.
-    let (told, status) =
-        run(&stage.command(&format!("mount {invitation} there --identity laptop.identity")));
+    // And so is that there is nothing to mount at.
+    let mount = format!("mount {invitation} there --identity laptop.identity");
+    let (told, status) = run(&stage.command(&mount));
     assert_eq!(status.code(), Some(1), "{told}");
-    assert!(told.contains("the server knows this machine as laptop"), "{told}");
-    assert!(stage.longhaul("volumes").starts_with("disk: iscsi://127.0.0.1:"));
+    assert!(told.contains("`mkdir there` makes it"), "{told}");
+    assert!(!stage.path("laptop.identity").exists());
 
-    // Nor is the place forgotten that it was to have.
     let there = stage.path("there");
     fs::create_dir(&there).unwrap();
-    stage.longhaul("mount disk --mkfs ext4 --passphrase-file secret");
+    let told = stage.longhaul(&format!("{mount} --mkfs ext4 --passphrase-file secret"));
+    assert!(told.contains("the server knows this machine as laptop"), "{told}");
+    assert!(stage.longhaul("volumes").starts_with("disk: iscsi://127.0.0.1:"));
     fs::write(there.join("a note"), "plain words that nobody else may read").unwrap();
     let told = stage.longhaul("umount there");
     assert!(told.contains("all that was written is on it"), "{told}");
