@@ -148,13 +148,24 @@ impl Recovery {
         outcome
     }
 
-    /// A message has implied the acknowledgement of these packets. It tells nothing of the round trip.
-    pub(super) fn imply(&mut self, numbers: impl Iterator<Item = u64>) -> Outcome {
+    /// A message has implied the acknowledgement of these packets, all of the one that it answers. The round trip is no longer
+    /// than that took, if none was lost: else the answer may be to one that was sent before.
+    pub(super) fn imply(&mut self, now: Time, numbers: impl Iterator<Item = u64>) -> Outcome {
         let mut outcome = Outcome::default();
+        let (mut first, mut all_are_known) = (None, true);
         for number in numbers {
-            if let Some(sent) = self.sent.remove(&number) {
-                self.acknowledged(sent, &mut outcome);
+            match self.sent.remove(&number) {
+                Some(sent) => {
+                    first = Some(first.map_or(sent.at, |first: Time| first.min(sent.at)));
+                    self.acknowledged(sent, &mut outcome);
+                }
+                None => all_are_known = false,
             }
+        }
+        // A client whose requests are only answered, and not acknowledged, has no other measurement.
+        let took = first.filter(|_| all_are_known).map(|first| now - first);
+        if let Some(took) = took.filter(|took| *took < self.rtt.smoothed()) {
+            self.rtt.add(took, Duration::ZERO);
         }
         if !outcome.acked.is_empty() {
             self.backoff = 0;
@@ -299,5 +310,21 @@ mod tests {
             let outcome = recovery.on_ack(now, acked, Duration::ZERO);
             assert_eq!(outcome.persistent, expected, "{acked:?}");
         }
+    }
+
+    /// A client that only reads is sent answers and no acknowledgements: a guess of the round trip would hold its requests back.
+    #[test]
+    fn answer_bounds_the_round_trip_unless_a_packet_was_lost_before() {
+        let begun = Time::from_origin(Duration::from_secs(1));
+        let (now, guess) = (begun + RTT, Timing::IP.initial_rtt);
+        for (numbers, expected) in [(vec![0], RTT), (vec![7, 0], guess), (vec![], guess)] {
+            let mut recovery = Recovery::new(Rtt::new(Timing::IP, Duration::ZERO));
+            recovery.on_sent(begun, (0, true), 100, Content::Query);
+            recovery.imply(now, numbers.into_iter());
+            assert_eq!(recovery.rtt.smoothed(), expected);
+        }
+        let (mut recovery, now) = sent(true, 1);
+        recovery.imply(now + RTT, [1].into_iter());
+        assert_eq!(recovery.rtt.smoothed(), RTT, "to execute something takes time too");
     }
 }

@@ -297,7 +297,7 @@ impl Transport {
             let path = &mut self.paths[at];
             let mine = message.packets.iter().filter(|(number, _)| *number == path.number);
             let in_flight = path.recovery.in_flight();
-            let mut outcome = path.recovery.imply(mine.map(|(_, packet)| *packet));
+            let mut outcome = path.recovery.imply(now, mine.map(|(_, packet)| *packet));
             outcome.acked.clear();
             self.apply(now, at, in_flight, outcome);
         }
