@@ -307,7 +307,15 @@ impl Config {
     /// Reads a file. Relative paths in it are relative to its directory. A failure names everything
     /// that is wrong with it.
     pub fn read(path: &Path) -> Outcome<Self> {
-        let (config, wrong) = Self::survey(path)?;
+        Self::without_mistakes(Self::survey(path)?, path)
+    }
+
+    /// The same of `text`, which is to be a file at `path`.
+    pub fn of_text(text: &str, path: &Path) -> Outcome<Self> {
+        Self::without_mistakes(Self::parse(text, path), path)
+    }
+
+    fn without_mistakes((config, wrong): (Self, Vec<Wrong>), path: &Path) -> Outcome<Self> {
         if wrong.is_empty() { Ok(config) } else { Err(refuse(path, &wrong)) }
     }
 

@@ -436,13 +436,9 @@ fn text_of(file: &Path, config: &Config) -> Outcome<String> {
 }
 
 /// What is written must be read at the next start.
-pub(super) fn refuse_mistakes(text: &str, file: &Path, config: &Config) -> Outcome {
+fn refuse_mistakes(text: &str, file: &Path, config: &Config) -> Outcome {
     if config.origin.is_none() {
         return Config::parse_clients(text, file, &config.volumes).map(drop);
     }
-    let (_, wrong) = Config::parse(text, file);
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(crate::config::refuse(file, &wrong)),
-    }
+    Config::of_text(text, file).map(drop)
 }

@@ -4,19 +4,20 @@ use super::live::Live;
 use super::pending_edit::read;
 use crate::command::config::ConfigRequest;
 use crate::command::options::blocking;
+use crate::config::edit::Change;
 use crate::failure::{Failure, OrFail as _, Outcome};
 
 /// What is left to do for a request.
 pub(super) enum Edited {
     /// It is answered.
     Answered(String),
-    /// The changes are to be applied: the file is to be read again with them.
-    Pending,
+    /// The file is to be read again with these changes.
+    Changes(Vec<Change>),
 }
 
 impl Live {
-    /// Carries out a request about the configuration file.
-    pub(super) async fn edit(&mut self, request: &str) -> Outcome<Edited> {
+    /// What is to be done for a request about the configuration file.
+    pub(super) async fn edit(&self, request: &str) -> Outcome<Edited> {
         let unreadable = || "cannot read the request: is the client of another release?".to_owned();
         let request: ConfigRequest = serde_json::from_str(request).or_fail(unreadable)?;
         let path = self.config().origin.as_ref().map(|origin| origin.path.clone());
@@ -25,15 +26,13 @@ impl Live {
                 "`serve --config FILE` has one; what `--volume` and other options say is fixed",
             )
         })?;
-        let changes = match request {
+        match request {
             ConfigRequest::Show => {
                 let text = blocking(move || read(&path)).await?;
                 let text = serde_json::to_string(&text).or_fail(|| "cannot answer".to_owned())?;
-                return Ok(Edited::Answered(text));
+                Ok(Edited::Answered(text))
             }
-            ConfigRequest::Change(changes) => changes,
-        };
-        self.pending_changes = changes;
-        Ok(Edited::Pending)
+            ConfigRequest::Change(changes) => Ok(Edited::Changes(changes)),
+        }
     }
 }

@@ -75,8 +75,6 @@ pub(super) struct Live {
     pub(super) take_over_log: Arc<LineLimiter>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
-    /// Changes of the file that are not in it yet.
-    pub(super) pending_changes: Vec<Change>,
     /// By which initiators have cartridges moved.
     movements: Movements,
     /// Who the server is, and where it listens, as clients are told.
@@ -132,7 +130,6 @@ impl Live {
             cluster,
             take_over_log: Arc::new(LineLimiter::of_retries()),
             invitations,
-            pending_changes: Vec::new(),
             movements,
             known_as,
         }
@@ -175,12 +172,12 @@ impl Live {
         &self.config.volumes
     }
 
-    /// Reads the file again, and opens what is new. A failure has changed nothing. It fails soon once `stop` is called.
-    pub(super) async fn prepare(&self, stop: Stop) -> Outcome<Prepared> {
+    /// Reads the file again, as it is with these changes, and opens what is new. A failure has changed nothing. It fails soon once `stop` is called.
+    pub(super) async fn prepare(&self, changes: &[Change], stop: Stop) -> Outcome<Prepared> {
         let origin = self.config.origin.as_ref();
         let path = origin.map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
-        let changes = self.pending_changes.clone();
+        let changes = changes.to_vec();
         let made = blocking(move || PendingEdit::make(path, &changes));
         let (mut config, edit) = unless_stopped(&stop, made).await?;
         config.closed |= self.config.closed;
@@ -215,12 +212,15 @@ impl Live {
     async fn prepare_opened(
         &self,
         Opened { config, added, chains }: Opened<'_>,
-        (filter, edit): (EnvFilter, PendingEdit),
+        (filter, edit): (EnvFilter, Option<PendingEdit>),
         stop: &Stop,
     ) -> Outcome<(Growths, Vec<Remembered>)> {
         let growths = self.prepare_growth(config, filter, stop).await?;
         let remembered = match remember(added, chains, config).await {
-            Ok(remembered) => blocking(move || edit.write()).await.map(|()| remembered),
+            Ok(remembered) => {
+                let written = blocking(|| edit.map_or(Ok(()), PendingEdit::write)).await;
+                written.map(|()| remembered)
+            }
             Err(why) => Err(why),
         };
         match remembered {

@@ -17,26 +17,21 @@ pub(super) struct PendingEdit {
 }
 
 impl PendingEdit {
-    /// The configuration as it is with these changes of the file.
-    pub(super) fn make(path: PathBuf, changes: &[Change]) -> Outcome<(Config, Self)> {
-        let before = read(&path)?;
-        let after = match changes {
-            [] => before.clone(),
-            changes => with_changes(&before, changes)?,
-        };
-        let (config, wrong) = Config::parse(&after, &path);
-        if !wrong.is_empty() {
-            return Err(crate::config::refuse(&path, &wrong));
+    /// The configuration as it is with these changes of the file, and what is to be written, if there are any. Without changes
+    /// the file may be a pipe.
+    pub(super) fn make(path: PathBuf, changes: &[Change]) -> Outcome<(Config, Option<Self>)> {
+        if changes.is_empty() {
+            return Ok((Config::read(&path)?, None));
         }
-        Ok((config, Self { path, before, after }))
+        let before = read(&path)?;
+        let after = with_changes(&before, changes)?;
+        let config = Config::of_text(&after, &path)?;
+        Ok((config, Some(Self { path, before, after })))
     }
 
-    /// Writes it, if anything is changed.
+    /// Writes it.
     pub(super) fn write(self) -> Outcome {
         let Self { path, before, after } = self;
-        if before == after {
-            return Ok(());
-        }
         if read(&path)? != before {
             let why = format!("somebody else has changed {} meanwhile", path.shown());
             return Err(Failure::new(why).hint("nothing was changed; ask again"));

@@ -15,6 +15,7 @@ use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use super::movements::{Moved, MovementAsked};
 use crate::cluster::RoleChanges;
+use crate::config::edit::Change;
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::stop::{Stop, Stopper};
@@ -182,7 +183,7 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
                 None
             }
             Event::Ended(outcome) => Some(outcome),
-            Event::Hangup => reload(live, &mut events, Vec::new()).await,
+            Event::Hangup => reload(live, &mut events, Vec::new(), Vec::new()).await,
             Event::Asked(request) => carry_out(live, &mut events, request).await,
             Event::Enrol(client) => {
                 live.enrol(client).await;
@@ -222,7 +223,7 @@ async fn carry_out(
         Some(answer) => request.answer(answer),
         None => {
             let asked = answer(live, request)?;
-            return reload(live, events, vec![asked]).await;
+            return reload(live, events, vec![asked], Vec::new()).await;
         }
     }
     None
@@ -257,19 +258,20 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
 async fn edit(live: &mut Live, events: &mut Events, request: Request) -> Option<Outcome<bool>> {
     let asked = request.verb.strip_prefix(CONFIG).unwrap_or_default().to_owned();
     match live.edit(&asked).await {
-        Ok(Edited::Pending) => return reload(live, events, vec![request]).await,
+        Ok(Edited::Changes(changes)) => return reload(live, events, vec![request], changes).await,
         Ok(Edited::Answered(answer)) => request.answer(Ok(answer)),
         Err(why) => request.answer(Err(why)),
     }
     None
 }
 
-/// Reads the file again for those who have `asked`, and once more for who asks meanwhile. How the server has ended, if it
-/// has.
+/// Reads the file again, with these changes, for those who have `asked`, and once more for who asks meanwhile. How the server
+/// has ended, if it has.
 async fn reload(
     live: &mut Live,
     events: &mut Events,
     mut asked: Vec<Request>,
+    mut changes: Vec<Change>,
 ) -> Option<Outcome<bool>> {
     loop {
         if events.is_stopping {
@@ -279,13 +281,16 @@ async fn reload(
         systemd::reloading();
         let mut reload = Reload { asked, ..Reload::default() };
         events.is_reloading = true;
-        let prepared = reload.prepare(live, events).await;
+        let prepared = reload.prepare((live, &changes), events).await;
         events.is_reloading = false;
         let Reload { asked: waiting, given_up, again, ended, revocations, newcomers, .. } = reload;
         match (prepared, given_up) {
             (Err(_), Some(why)) => tell(waiting, &Err(why.to_owned())),
             // All of it may have been done before that was heard.
-            (prepared, _) => apply(live, prepared, waiting),
+            (prepared, _) => {
+                changes.clear();
+                apply(live, prepared, waiting);
+            }
         }
         for request in revocations {
             let Some(request) = permitted(live, request) else { continue };
@@ -328,10 +333,14 @@ struct Reload {
 
 impl Reload {
     /// Opens what is new. To open a volume can take long, and the next file may be without it.
-    async fn prepare(&mut self, live: &Live, events: &mut Events) -> Outcome<Prepared> {
+    async fn prepare(
+        &mut self,
+        (live, changes): (&Live, &[Change]),
+        events: &mut Events,
+    ) -> Outcome<Prepared> {
         let (stopper, stop) = Stopper::new();
         self.stopper = Some(stopper);
-        let mut preparing = pin!(live.prepare(stop));
+        let mut preparing = pin!(live.prepare(changes, stop));
         loop {
             let due = due(self.asked.iter().chain(self.again.iter().flatten()));
             tokio::select! {
@@ -413,7 +422,6 @@ fn due<'a>(asked: impl Iterator<Item = &'a Request>) -> Option<Instant> {
 }
 
 fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
-    live.pending_changes.clear();
     match prepared.map(|prepared| live.apply(prepared)) {
         Ok(applied) => {
             systemd::ready(&live.summary());
