@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proto::cluster::{
-    Former, GatewayName, Holder, Lease, Outcome, Record, Role, Settings, Step, Update, Written,
+    GatewayName, Holder, Lease, Outcome, PreviousHolder, Record, Role, Settings, Step, Update,
+    Written,
 };
 use proto::time::Time;
 use testing::Random;
@@ -31,7 +32,7 @@ const NO_FENCE: World = World { clocks_stop: false, fences: false, shuts_out: fa
 enum Operation {
     Read,
     Write(Record),
-    Fence(Former),
+    Fence(PreviousHolder),
 }
 
 struct Pending {
@@ -246,7 +247,7 @@ impl Simulation {
         }
     }
 
-    fn fence(&mut self, former: &Former) -> bool {
+    fn fence(&mut self, former: &PreviousHolder) -> bool {
         let works = self.is_calm || self.random.below(4) > 0;
         if !works {
             return false;
@@ -609,7 +610,7 @@ fn addressed(name: &str, incarnation: u64) -> Lease {
 }
 
 /// The first step from `from` on that fences, which is to come within some leases.
-fn fence_of(store: &mut Store, lease: &mut Lease, from: u32) -> (u32, Former) {
+fn fence_of(store: &mut Store, lease: &mut Lease, from: u32) -> (u32, PreviousHolder) {
     for number in from..from + 100 {
         if let Step::Fence(former) = lease.poll(at(number)) {
             return (number, former);
@@ -633,7 +634,8 @@ fn lease_is_taken_once_the_address_of_its_holder_is_shut_out_whoever_that_was() 
         let mut second = addressed(name, incarnation);
         second.set_address(name.to_owned());
         let (number, former) = fence_of(&mut store, &mut second, from);
-        let expected = Former { gateway: "a".parse().unwrap(), address: Some("one".to_owned()) };
+        let expected =
+            PreviousHolder { gateway: "a".parse().unwrap(), address: Some("one".to_owned()) };
         assert_eq!(former, expected, "{name}");
         second.fenced(at(number), is_done);
         store.run(&mut [&mut second], number, number + 1);

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::cluster::{Former, GatewayName};
+use proto::cluster::{GatewayName, PreviousHolder};
 use tokio::process::Command;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -30,8 +30,8 @@ pub(super) struct Fences {
 
 impl Fences {
     /// Whether `former` can touch nothing any more.
-    pub(super) async fn fence(self, former: Former) -> bool {
-        let Former { gateway, address } = former;
+    pub(super) async fn fence(self, former: PreviousHolder) -> bool {
+        let PreviousHolder { gateway, address } = former;
         if let Some(program) = self.program.filter(|_| gateway != self.me)
             && !run(&program, &gateway).await
         {

@@ -29,7 +29,7 @@ pub(super) fn output(to: &Path) -> Outcome<Box<dyn Write + Send>> {
             let there = OpenOptions::new().write(true).open(to).or_fail(cannot)?;
             Ok(Box::new(there))
         }
-        Err(_) => Ok(Box::new(NewFile { path: to.to_owned(), file: None })),
+        Err(_) => Ok(Box::new(LazyFile { path: to.to_owned(), file: None })),
     }
 }
 
@@ -42,12 +42,12 @@ pub(super) fn not_written(why: io::Error) -> Failure {
 }
 
 /// A file that is made when there is something to write.
-struct NewFile {
+struct LazyFile {
     path: PathBuf,
     file: Option<File>,
 }
 
-impl NewFile {
+impl LazyFile {
     fn file(&mut self) -> io::Result<&mut File> {
         if self.file.is_none() {
             self.file = Some(File::create_new(&self.path)?);
@@ -56,7 +56,7 @@ impl NewFile {
     }
 }
 
-impl Write for NewFile {
+impl Write for LazyFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file()?.write(bytes)
     }

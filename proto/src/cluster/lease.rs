@@ -26,7 +26,7 @@ pub struct Settings {
 
 /// Who is to touch nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Former {
+pub struct PreviousHolder {
     /// Its name, which is that of this gateway if it is an earlier life of it.
     pub gateway: GatewayName,
     /// By which address it came to the media, if the storage can shut that out.
@@ -58,7 +58,7 @@ pub enum Step {
     /// Write this record, if the one that is there is the version before.
     Write(Record),
     /// See to it that this gateway touches nothing any more.
-    Fence(Former),
+    Fence(PreviousHolder),
 }
 
 /// What became of a write.
@@ -115,7 +115,7 @@ const UPDATE_MAX: Duration = Duration::from_secs(25);
 enum State {
     Standby,
     /// This version names a holder that gives no sign of life.
-    Fencing(u64, Former),
+    Fencing(u64, PreviousHolder),
     /// The holder that this version names is fenced.
     Fenced(u64),
     TakingOver,
@@ -501,11 +501,11 @@ impl Lease {
     /// What of a holder that gives no sign of life is to be fenced, if anything. One with the name of this gateway is as a
     /// rule its own earlier life, or another machine that was given the same name: nobody is fenced by himself, but what an
     /// earlier life has under way can be shut out.
-    fn former(&self, holder: &Holder) -> Option<Former> {
+    fn former(&self, holder: &Holder) -> Option<PreviousHolder> {
         let Holder { gateway, .. } = holder.clone();
         let is_fenced = self.settings.fences && gateway != self.settings.me.gateway;
         let address = self.record.address.clone().filter(|_| self.settings.has_addresses);
-        (is_fenced || address.is_some()).then_some(Former { gateway, address })
+        (is_fenced || address.is_some()).then_some(PreviousHolder { gateway, address })
     }
 
     /// What a holder does.

@@ -7,7 +7,7 @@
 mod lease;
 mod record;
 
-pub use lease::{Former, Lease, Outcome, Role, Settings, Step, Update, Written};
+pub use lease::{Lease, Outcome, PreviousHolder, Role, Settings, Step, Update, Written};
 pub use record::{
     GATEWAY_MAX, GatewayName, Holder, NotGateway, RECORD_MAX, Record, RecordError, UNITS_MAX,
     is_address,
