@@ -10,6 +10,7 @@ mod paths;
 mod search;
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use net::*;
@@ -206,7 +207,7 @@ fn keys_change_under_load_without_an_error() {
     let rough = Weather { losses: 50, jitter: Duration::from_micros(100), ..CALM };
     let mut net = Net::new(13, rough);
     net.connect();
-    let mut epochs = std::collections::BTreeSet::new();
+    let mut epochs = BTreeSet::new();
     for round in 1..=400 {
         let id = net.submit(increment());
         assert_eq!(net.reply(id).data_in[..], u64::to_be_bytes(round));
@@ -409,6 +410,25 @@ fn recorded_packets_change_nothing() {
     assert_eq!(net.executed, 11);
 }
 
+/// Waits for these requests, of which some are increments: each was executed once, and the disk holds `model`.
+fn assert_executed_once(net: &mut Net, running: Vec<(RequestId, bool)>, model: &[u8], seed: u64) {
+    let mut counts = BTreeSet::new();
+    for (id, is_increment) in running {
+        let reply = net.reply(id);
+        assert_eq!(reply.status, Status::Good, "seed {seed}");
+        assert!(!is_increment || counts.insert(reply.data_in), "seed {seed}: executed twice");
+    }
+    let id = net.submit(read(DEVICE, 0, model.len()));
+    assert!(net.reply(id).data_in == model, "seed {seed}: other data");
+}
+
+/// As many increments were executed as were asked for, by the connection that there was from the beginning.
+fn assert_all_is_well(net: &Net, increments: u64, seed: u64) {
+    assert_eq!(net.counter, increments, "seed {seed}");
+    assert!(net.ended.is_empty(), "seed {seed}: {:?}", net.ended);
+    net.assert_numbers_are_unique();
+}
+
 /// Reads, writes and increments in flight over a bad network, all against a model.
 fn storm(seed: u64) {
     let mut random = Random::new(seed);
@@ -440,18 +460,9 @@ fn storm(seed: u64) {
             }
             at += blocks as u64;
         }
-        let mut counts = std::collections::BTreeSet::new();
-        for (id, is_increment) in running {
-            let reply = net.reply(id);
-            assert_eq!(reply.status, Status::Good, "seed {seed}");
-            assert!(!is_increment || counts.insert(reply.data_in), "seed {seed}: executed twice");
-        }
-        let id = net.submit(read(DEVICE, 0, model.len()));
-        assert!(net.reply(id).data_in == model, "seed {seed}: other data");
+        assert_executed_once(&mut net, running, &model, seed);
     }
-    assert_eq!(net.counter, increments, "seed {seed}");
-    assert!(net.ended.is_empty(), "seed {seed}: {:?}", net.ended);
-    net.assert_numbers_are_unique();
+    assert_all_is_well(&net, increments, seed);
 }
 
 /// A client that lost its server, or was restarted, connects anew; nothing is executed by both connections.

@@ -1,14 +1,13 @@
 //! Connections of several paths (spec, 14).
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 
 use proto::hyperscsi::*;
 use proto::scsi::status::Status;
 use testing::Random;
 
 use super::net::*;
-use super::pattern;
+use super::{assert_all_is_well, assert_executed_once, pattern};
 
 /// HCBE_REQUEST and HCBE_REPLY.
 const DATA: [u8; 2] = [0x00, 0x81];
@@ -369,7 +368,6 @@ fn storm(seed: u64) {
     let (mut model, mut increments) = (vec![0; 64 * BLOCK], 0);
     for round in 0..4 {
         let mut running = Vec::new();
-        let mut counts = BTreeSet::new();
         for at in 0..8_u16 {
             let data = pattern(seed * 100 + round * 10 + u64::from(at), 8 * BLOCK);
             model[usize::from(at) * 8 * BLOCK..][..data.len()].copy_from_slice(&data);
@@ -387,17 +385,9 @@ fn storm(seed: u64) {
             }
         }
         net.pass(Duration::from_millis(below(30)));
-        for (id, is_increment) in running {
-            let reply = net.reply(id);
-            assert_eq!(reply.status, Status::Good, "seed {seed}");
-            assert!(!is_increment || counts.insert(reply.data_in), "seed {seed}: executed twice");
-        }
-        let id = net.submit(read(DEVICE, 0, model.len()));
-        assert!(net.reply(id).data_in == model, "seed {seed}: other data");
+        assert_executed_once(&mut net, running, &model, seed);
     }
-    assert_eq!(net.counter, increments, "seed {seed}");
-    assert!(net.ended.is_empty(), "seed {seed}: {:?}", net.ended);
-    net.assert_numbers_are_unique();
+    assert_all_is_well(&net, increments, seed);
 }
 
 #[test]
