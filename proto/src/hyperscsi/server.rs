@@ -319,7 +319,7 @@ impl Server {
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and
-    /// [`Ended::Full`], which a client is told also before it was accepted.
+    /// [`Ended::Full`] and [`Ended::Paused`], which a client is told also before it was accepted.
     pub fn close(&mut self, connection: ConnectionId, reason: Ended) {
         if let Some(session) = self.sessions.get_mut(&connection.0) {
             session.end(reason);

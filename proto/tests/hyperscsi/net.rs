@@ -83,8 +83,8 @@ pub struct Net {
     pub accepts: bool,
     pub connection: Option<ConnectionId>,
     pub held: Vec<(ConnectionId, Request)>,
-    /// It is told that it may have no more connections.
-    pub is_full: bool,
+    /// Why it is refused, and told so.
+    pub refusal: Option<Ended>,
     /// Whether it is decided about clients.
     pub decides: bool,
     /// Nothing arrives at the client.
@@ -153,7 +153,7 @@ impl Net {
             accepts: true,
             connection: None,
             held: Vec::new(),
-            is_full: false,
+            refusal: None,
             decides: true,
             deaf: false,
             answers_aborts_first: false,
@@ -237,8 +237,8 @@ impl Net {
                 self.connection = Some(connection);
                 if !self.decides {
                     // Nobody says anything.
-                } else if self.is_full {
-                    self.server.close(connection, Ended::Full);
+                } else if let Some(why) = self.refusal {
+                    self.server.close(connection, why);
                 } else if self.accepts {
                     self.server.accept(self.now, connection, devices());
                 } else {

@@ -88,6 +88,8 @@ impl EndOfConnection {
 pub(super) enum Refusal {
     /// It may use nothing, and is told nothing.
     Unknown,
+    /// It may do nothing for now, and is told so.
+    Paused,
     /// It has as many sessions as it may.
     Full,
 }
@@ -98,6 +100,9 @@ pub(super) async fn admit(
     (client, port): (PublicKey, u64),
     peer: String,
 ) -> Result<Admitted, Refusal> {
+    if node.pauses(client) {
+        return Err(Refusal::Paused);
+    }
     let (mut sessions, mut places, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     let paths = Arc::<Paths>::default();
     for (target, volumes) in node.volumes(client) {

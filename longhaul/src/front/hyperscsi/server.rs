@@ -257,6 +257,10 @@ impl Server {
                     warn!(peer, %client, "refused: the client has as many sessions as it may have");
                     self.machine.close(id, Ended::Full);
                 }
+                Err(Refusal::Paused) => {
+                    info!(peer, %client, "refused: the client is paused");
+                    self.machine.close(id, Ended::Paused);
+                }
                 Err(Refusal::Unknown) => self.machine.refuse(now, id),
             }
         }

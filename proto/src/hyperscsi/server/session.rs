@@ -132,7 +132,7 @@ impl Session {
 
     pub(super) fn disconnect(&mut self, code: u8) -> Option<Transmit> {
         // A client that was not accepted learns nothing, unless it is one that could have been.
-        if self.devices.is_none() && self.ended() != Some(Ended::Full) {
+        if self.devices.is_none() && !self.ended().is_some_and(Ended::is_told_before_acceptance) {
             return None;
         }
         self.transport.disconnect(code)
