@@ -180,6 +180,11 @@ pub trait Probe: Send + Sync {
     /// How the connection is.
     fn state(&self) -> State;
 
+    /// For how long nothing has come by the connection that there is, though something should have.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
+
     /// Why there is no connection, or why the last one was lost.
     fn reason(&self) -> Option<String>;
 

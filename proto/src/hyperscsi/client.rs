@@ -1,5 +1,6 @@
 //! The client's machine.
 
+mod hearing;
 mod requests;
 mod search;
 

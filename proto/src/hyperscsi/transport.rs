@@ -514,8 +514,18 @@ impl Transport {
     }
 
     fn silence_at(&self) -> Time {
+        self.last_valid() + self.options.keep_alive * SILENCE
+    }
+
+    /// When something authentic came last.
+    pub(super) fn last_valid(&self) -> Time {
         let last_valid = self.paths.iter().map(|path| path.last_valid).max();
-        last_valid.unwrap_or(Time::ZERO) + self.options.keep_alive * SILENCE
+        last_valid.unwrap_or(Time::ZERO)
+    }
+
+    /// Whether packets were sent that the peer has not acknowledged.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.paths.iter().any(|path| path.recovery.in_flight() > 0)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) has something to do.
