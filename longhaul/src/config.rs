@@ -37,6 +37,7 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
+use crate::target::fair_queue::Share;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
 pub use access::{Access, Group};
 use change::GivenOptions;
@@ -253,6 +254,8 @@ pub struct Client {
     pub administers: bool,
     /// It may do nothing for now.
     pub paused: bool,
+    /// What it is given of a server that has not enough for all.
+    pub share: Share,
 }
 
 /// The failure that names every mistake in a file, a line for each.
@@ -298,8 +301,19 @@ impl Client {
     fn named(name: String) -> Self {
         let (initiator, chap, key, units) = (None, None, None, None);
         let (read_only, protection) = (Vec::new(), Demand::default());
-        let (administers, paused) = (false, false);
-        Self { name, initiator, chap, key, units, read_only, protection, administers, paused }
+        let (administers, paused, share) = <_>::default();
+        Self {
+            name,
+            initiator,
+            chap,
+            key,
+            units,
+            read_only,
+            protection,
+            administers,
+            paused,
+            share,
+        }
     }
 }
 

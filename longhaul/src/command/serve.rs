@@ -66,7 +66,7 @@ use crate::systemd;
 use crate::target::lun::{Administrator, Disk, Options, StoredReservations, TargetDevice};
 use crate::transports;
 use crate::uri::{IscsiUri, Location, Uri};
-use access::{client, clients_of, policy};
+use access::{client, clients_of, policy, shares};
 pub(super) use conflicts::find as conflicts;
 pub(super) use hyperscsi::refuse_unusable as refuse_unusable_links;
 use invitations::OpenInvitations;

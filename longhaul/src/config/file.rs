@@ -24,6 +24,8 @@ use crate::credentials::{CHAP, Chap, ChapOptions, Login, WEAK};
 use crate::log::{LOG, Log};
 use crate::option_table::{FileChecks, Table, Wrong};
 use crate::secret::Source;
+use crate::size::Size;
+use crate::target::fair_queue::Share;
 use crate::uri::Uri;
 
 /// The volumes that are right, and the names of all.
@@ -273,7 +275,10 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     }
     table.finish();
     let (name, units, paused) = (name.to_owned(), Some(units), said.paused.unwrap_or_default());
-    Some(Client { name, initiator, chap, key, units, read_only, protection, administers, paused })
+    let bytes = said.rate.map(|Size(bytes)| bytes);
+    let share = Share { weight: said.weight, bytes, commands: said.iops.map(u64::from) };
+    let rights = Client { units, read_only, administers, paused, ..Client::named(name) };
+    Some(Client { initiator, chap, key, protection, share, ..rights })
 }
 
 /// The volumes in a list, and which units they are.

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request, TaskFunction,
-    TaskResponse,
+    Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request, TaskAttribute,
+    TaskFunction, TaskResponse,
 };
 use proto::identity::PublicKey;
 use proto::scsi::{Status, lun};
@@ -127,7 +127,8 @@ pub(super) async fn admit(
             places.push(Some((sessions.len(), unit)));
             devices.push(Device { handle, name: name.into(), level: Level::Encrypt, read_only });
         }
-        let (handles, tasks) = (first..places.len() as u16, Tasks::new(&node.pools));
+        let tasks = Tasks::new(&node.pools, handle.entry.turns());
+        let handles = first..places.len() as u16;
         sessions.push(Session { handles, device, tasks, handle });
     }
     let connection = Connection { client, port, peer, paths, sessions, devices: places };
@@ -170,7 +171,7 @@ impl Connection {
         (request, command): (Request, Command),
         unsent: impl Fn(Range<u16>) -> u64,
     ) -> Result<(), EndOfConnection> {
-        let Command { device, cdb, data_out, data_in_len, .. } = command;
+        let Command { device, cdb, data_out, data_in_len, attribute, priority } = command;
         // The machine knows the handles, so that it is one of those that were given out.
         let (session, unit) = self.find(device).ok_or(EndOfConnection::Changed)?;
         let mut block = [0; CDB_LEN];
@@ -181,6 +182,8 @@ impl Connection {
             cdb: block,
             data: data_out,
             room: data_in_len,
+            priority,
+            in_order: attribute != TaskAttribute::Simple,
             arrived: now,
         };
         let unsent = unsent(session.handles.clone());
