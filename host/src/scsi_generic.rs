@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_scsi_device_is_told_so() {
+    fn other_file_is_refused_with_the_reason() {
         let refused = |path: &str| Device::open(Path::new(path)).unwrap_err().to_string();
         assert!(refused("/dev/null").contains("no SCSI device"));
         assert!(refused("/").contains("no device"));

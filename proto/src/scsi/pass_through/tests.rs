@@ -189,7 +189,7 @@ fn administration_is_for_administrators() {
 }
 
 #[test]
-fn what_is_kept_for_each_initiator_port_does_not_go_on() {
+fn state_of_each_initiator_port_does_not_go_on() {
     for opcode in [0x16, 0x17, 0x56, 0x57, 0x5E, 0x5F, 0xA0] {
         let planned = plan(&block(&[opcode]), DeviceClass::Tape, OWNER, GEOMETRY).unwrap();
         assert_eq!(planned.handling, Handling::Target, "{opcode:#04x}");
