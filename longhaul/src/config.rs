@@ -37,8 +37,14 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
+<<<<<<< HEAD
 use crate::target::fair_queue::Share;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
+=======
+use crate::uri::{
+    Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, ScsiPlace, Uri, UriError,
+};
+>>>>>>> scsi
 pub use access::{Access, Group};
 use change::GivenOptions;
 pub use changer::ChangerRole;
@@ -48,6 +54,7 @@ use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
+use option::idle_passed;
 pub(crate) use option::{idle_direct, idle_size, idle_worm, trailing_option};
 pub use options::{ServerOptions, sections};
 pub(crate) use options::{UNLOCK, UPSTREAM};
@@ -183,6 +190,8 @@ pub struct Served {
     pub size: Option<Size>,
     /// A missing or blank tape is made one that is written once.
     pub worm: bool,
+    /// Clients that may write to the device that it is may also maintain it.
+    pub maintenance: bool,
     /// Nobody writes to it.
     pub read_only: bool,
     /// It is used past the page cache.
@@ -504,6 +513,7 @@ fn place_of(uri: &Uri) -> String {
             None => "tape:".to_owned(),
         },
         Location::Changer(directory) => format!("changer:{}", absolute(directory).shown()),
+        Location::Passed(ScsiPlace::Device(path)) => format!("scsi:{}", absolute(path).shown()),
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }
@@ -552,6 +562,7 @@ impl Served {
             uri,
             size: said.size,
             worm: said.worm.unwrap_or_default(),
+            maintenance: said.maintenance.unwrap_or_default(),
             read_only: said.read_only.unwrap_or_default(),
             direct: said.direct.unwrap_or_default(),
             protection: said.protection.unwrap_or_default(),

@@ -266,6 +266,7 @@ impl VolumeArgs {
             writers,
             state: None,
             elements: None,
+            passes_through: false,
             standby: false,
             known_shape: None,
             ceph: None,

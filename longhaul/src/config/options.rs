@@ -231,6 +231,13 @@ options! {
             help: "Make a missing or blank tape one that is written once: nothing on it is written over",
             manual: "For good. See [tapes that are written once](volumes.md#tapes-that-are-written-once)",
         }
+        maintenance: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Let clients format, sanitize, lock and reprogram a device that is passed through",
+            manual: "Also vendors' own commands. See [devices that are passed through](pass-through.md)",
+        }
         thin: Option<bool> = switch => {
             kind: SWITCH,
             default: Standard::Value("true"),

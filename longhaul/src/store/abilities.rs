@@ -26,6 +26,7 @@ use crate::attachments::UnitAddress;
 use crate::failure::Failure;
 use crate::net::tcp_tuning;
 use crate::replay_log::{Header, Saved};
+use crate::scsi_device::ScsiDevice;
 
 /// Work of an ability.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -127,6 +128,8 @@ pub struct Abilities {
     pub erase: Option<Arc<dyn CryptoErase>>,
     /// It is a media changer, with these cartridges.
     pub library: Option<Arc<Library>>,
+    /// It is a device that is passed through.
+    pub device: Option<Arc<dyn ScsiDevice>>,
     /// It is made of several, and a network lies between here and some of them.
     pub is_partly_remote: bool,
     /// It is a tape that is written once.
