@@ -2,6 +2,8 @@
 
 #[path = "hyperscsi/golden.rs"]
 mod golden;
+#[path = "hyperscsi/mtu.rs"]
+mod mtu;
 #[path = "hyperscsi/net.rs"]
 mod net;
 #[path = "hyperscsi/paths.rs"]

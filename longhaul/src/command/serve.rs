@@ -247,7 +247,7 @@ fn nodes(
         node = node.with_sealing(sealing).with_enrolment(enrolment);
     }
     let offering = hyperscsi::offering(config, devices, policy);
-    let beside = links.servers(offering, ports, (&node, limits.held), administrator);
+    let beside = links.servers(offering, ports, (&node, &limits), administrator);
     (Arc::new(node), beside)
 }
 

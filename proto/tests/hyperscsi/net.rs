@@ -87,6 +87,8 @@ pub struct Net {
     pub refusal: Option<Ended>,
     /// Whether it is decided about clients.
     pub decides: bool,
+    /// Longer packets do not arrive.
+    pub mtu: usize,
     /// Nothing arrives at the client.
     pub deaf: bool,
     /// An abort is answered before the command that it ends.
@@ -100,6 +102,9 @@ pub fn endpoint(port: u16) -> Endpoint {
 
 pub const SERVER_PORT: u16 = PORT;
 
+/// The longest packet, unless a test says otherwise: none is looked for then.
+pub const PACKET: u16 = 1452;
+
 pub fn identity(byte: u8) -> Identity {
     Identity::fresh(&mut |buffer| buffer.fill(byte))
 }
@@ -107,7 +112,7 @@ pub fn identity(byte: u8) -> Identity {
 pub fn config(who: u8, site: u8) -> Config {
     let site = SiteKey::from_bytes([site; SITE_KEY_LEN]);
     let config = Config::ip(identity(who), site, soft::new_cipher);
-    Config { timing: Timing::ETHERNET, ..config }
+    Config { timing: Timing::ETHERNET, packet_max: PACKET, packet_first: PACKET, ..config }
 }
 
 pub fn fill(seed: u64) -> Fill {
@@ -155,6 +160,7 @@ impl Net {
             held: Vec::new(),
             refusal: None,
             decides: true,
+            mtu: usize::MAX,
             deaf: false,
             answers_aborts_first: false,
         }
@@ -200,7 +206,7 @@ impl Net {
     pub fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
         self.wiretap.push((to, bytes.to_vec()));
         let weather = self.way(to).map_or(self.weather, |way| way.weather);
-        if self.random.below(1000) < weather.losses {
+        if self.random.below(1000) < weather.losses || bytes.len() > self.mtu {
             return;
         }
         let copies = 1 + u64::from(self.random.below(1000) < weather.repeats);

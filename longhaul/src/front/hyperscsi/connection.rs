@@ -157,6 +157,11 @@ impl Connection {
         self.paths.note(stats);
     }
 
+    /// Whether no command of it runs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sessions.iter().all(|session| session.tasks.is_idle())
+    }
+
     fn find(&mut self, device: Handle) -> Option<(&mut Session, u16)> {
         let (session, unit) = (*self.devices.get(usize::from(device.0))?)?;
         Some((self.sessions.get_mut(session)?, unit))

@@ -175,6 +175,11 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         }
     }
 
+    /// Whether there is none.
+    pub(super) fn is_idle(&self) -> bool {
+        self.units.is_empty() && self.ended.is_empty()
+    }
+
     /// What runs, and what has ended and was not taken from here.
     const fn held(&self) -> u64 {
         self.executor.held() + self.ended_bytes

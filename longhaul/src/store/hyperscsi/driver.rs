@@ -154,7 +154,7 @@ impl Driver {
             machine.handle_packet(now, from, packet);
         });
         let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
-        if self.wire.poll_deadline(cx, self.next_deadline()) {
+        if self.wire.poll_deadline(cx, self.next_deadline(), self.machine.pace()) {
             self.machine.handle_timeout(self.wire.now());
             // While the link takes nothing, what is due to be sent stays due.
             any |= !self.wire.is_blocked();
@@ -170,7 +170,7 @@ impl Driver {
             self.machine.disconnect(self.wire.now());
         }
         let machine = &mut self.machine;
-        let sent = self.wire.poll_send(cx, |now, takes| machine.poll_transmit_by(now, takes));
+        let sent = self.wire.poll_send(cx, |now, outbox| machine.transmit(now, outbox));
         any |= sent.map_err(|why| Loss::Link(self.server.clone(), why))?;
         self.tell_paths();
         if let Some(hearing) = self.machine.hearing() {
