@@ -37,14 +37,10 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
-<<<<<<< HEAD
 use crate::target::fair_queue::Share;
-use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
-=======
 use crate::uri::{
     Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, ScsiPlace, Uri, UriError,
 };
->>>>>>> scsi
 pub use access::{Access, Group};
 use change::GivenOptions;
 pub use changer::ChangerRole;
