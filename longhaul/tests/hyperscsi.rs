@@ -133,7 +133,7 @@ async fn serve_links(
     let links = addresses.iter().map(|address| Link::from(Udp::bind(*address).unwrap())).collect();
     let config = Config::ip(keys.server.clone(), keys.site.clone(), new_cipher);
     let config = Config { data_max, credit: 64 << 20, paths: 4, ..config };
-    let server = Server::new(Arc::clone(&node), links, config, random()).unwrap();
+    let server = Server::new(Arc::clone(&node), (links, Duration::ZERO), config, random()).unwrap();
     let addresses: Vec<_> = server
         .locals()
         .map(|local| match local {
