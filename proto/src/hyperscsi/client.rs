@@ -3,6 +3,7 @@
 mod hearing;
 mod requests;
 mod search;
+mod sending;
 
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
@@ -13,7 +14,7 @@ use subtle::ConstantTimeEq as _;
 use requests::{Answer, Kind, Requests};
 use search::Search;
 
-use super::address::{Address, Endpoint, OnePacket, Outbox, Transmit};
+use super::address::{Address, Endpoint, Transmit};
 use super::codec::{
     COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
     read_devices, read_reply,
@@ -425,39 +426,6 @@ impl Client {
             State::Starting(starting) => Some(starting.next.min(starting.give_up)),
             State::Running(running) => running.next_deadline(),
             State::Ended => None,
-        }
-    }
-
-    /// When the pace lets the next packet leave, if that is what it waits for.
-    #[must_use]
-    pub const fn pace(&self) -> Option<Time> {
-        match &self.state {
-            State::Running(running) => running.transport.pace(),
-            State::Searching | State::Starting(_) | State::Ended => None,
-        }
-    }
-
-    /// The next packet to be sent, until there is none.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        let mut outbox = OnePacket::default();
-        self.transmit(now, &mut outbox);
-        outbox.0
-    }
-
-    /// Sends the packets that there are to be sent, as many as are taken.
-    pub fn transmit(&mut self, now: Time, outbox: &mut dyn Outbox) {
-        self.transmit_ready(outbox);
-        if let State::Running(running) = &mut self.state {
-            running.transport.transmit(now, usize::MAX, outbox);
-            self.settle(now);
-            self.transmit_ready(outbox);
-        }
-    }
-
-    fn transmit_ready(&mut self, outbox: &mut dyn Outbox) {
-        while outbox.has_room() {
-            let Some(transmit) = self.transmits.pop_front() else { return };
-            transmit.push(outbox);
         }
     }
 

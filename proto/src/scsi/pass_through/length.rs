@@ -153,7 +153,7 @@ impl Length {
             Self::None => Transfer::None,
             Self::In(at) => into(parameters(at)),
             Self::FixedIn(length) => into(length),
-            Self::Out(at) => out(at.read(block), PARAMETERS_MAX).ok_or(at.invalid())?,
+            Self::Out(at) => out(at.read(block), PARAMETERS_MAX).ok_or_else(|| at.invalid())?,
             Self::BlocksIn(at) => into(blocks(block, at, 1, class, geometry)?),
             Self::BlocksOut(at) => exactly(blocks(block, at, 1, class, geometry)?),
             Self::PairsOut(at) => exactly(blocks(block, at, 2, class, geometry)?),
@@ -258,7 +258,7 @@ fn blocks(
         count => count,
     };
     let bytes = u64::from(block_length(class, geometry)?) * count * times;
-    within(bytes, geometry).ok_or(at.invalid())
+    within(bytes, geometry).ok_or_else(|| at.invalid())
 }
 
 fn within(bytes: u64, geometry: Geometry) -> Option<u32> {
