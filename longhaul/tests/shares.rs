@@ -165,8 +165,9 @@ async fn ratio(loads: &[Load; 2]) -> f64 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    // What was under way before they met, and before a change, is none of it.
-    more(counts(), 200).await;
+    // What was under way before they met, and before a change, is none of it; nor what sessions before these have left, which
+    // is their clients' too: as many commands as one has at a time, of which one in ten is that of the smaller share.
+    more(counts(), 10 * DEPTH as u64 + 200).await;
     let [first, second] = more(counts(), READS).await;
     first as f64 / second as f64
 }

@@ -19,6 +19,12 @@ const MANY: u32 = 8;
 /// A path whose probes time out so often in a row has failed, if another one is there.
 const FAILED_AFTER: u32 = 2;
 
+/// And for as long: the queue of a link may become far longer than the round trip was that probe time-outs follow from.
+const FAILED_SILENCE: Duration = Duration::from_millis(100);
+
+/// For as long a path that does not answer is used as before.
+const DOUBTFUL_AFTER: Duration = Duration::from_millis(25);
+
 /// A proof is asked for again after this time at the latest.
 const PROVE_LAST: Duration = Duration::from_secs(1);
 
@@ -214,14 +220,20 @@ impl Path {
         self.pacer.sent(size);
     }
 
-    /// Whether data go by it, and arrive as far as is known.
-    pub(super) fn is_good(&self) -> bool {
+    /// Whether nothing is overdue.
+    pub(super) fn is_answering(&self) -> bool {
         self.state == PathState::Active && self.recovery.backoff() == 0
     }
 
+    /// Whether data go by it, and arrive as far as is known.
+    pub(super) fn is_good(&self, now: Time) -> bool {
+        self.state == PathState::Active && self.recovery.silence(now) <= DOUBTFUL_AFTER
+    }
+
     /// Whether nothing arrives by it, so that it fails where another one is there.
-    pub(super) fn is_lost(&self) -> bool {
-        self.state == PathState::Active && self.recovery.backoff() >= FAILED_AFTER
+    pub(super) fn is_lost(&self, now: Time) -> bool {
+        let is_silent = self.recovery.silence(now) >= FAILED_SILENCE;
+        self.state == PathState::Active && is_silent && self.recovery.backoff() >= FAILED_AFTER
     }
 
     /// Whether acknowledgements may be sent: not to an address that somebody else may have given (spec, 14).
@@ -234,9 +246,12 @@ impl Path {
         self.mtu.current()
     }
 
-    /// The size of a probe of longer packets, if one is to be sent.
-    pub(super) fn poll_mtu_probe(&mut self, now: Time) -> Option<u16> {
-        if self.is_good() { self.mtu.poll_probe(now) } else { None }
+    /// The size of a probe of longer packets, if one is to be sent; `takes`: the link takes it now.
+    pub(super) fn poll_mtu_probe(&mut self, now: Time, takes: bool) -> Option<u16> {
+        if !takes {
+            self.mtu.put_off(now);
+        }
+        if self.is_answering() { self.mtu.poll_probe(now) } else { None }
     }
 
     /// How much may be in flight.
@@ -367,7 +382,7 @@ impl Path {
             self.numbers.due().filter(|_| self.may_acknowledge(is_server)),
             self.recovery.deadline(),
             self.keep_alive_at(keep_alive),
-            self.mtu.deadline().filter(|_| self.is_good()),
+            self.mtu.deadline().filter(|_| self.is_answering()),
             proof.map(|proof| proof.next),
             proof.and_then(|proof| proof.until),
         ];

@@ -11,6 +11,9 @@ const PROBES_MAX: u8 = 3;
 /// After as long it is looked for anew whether the path carries more (RFC 8899, 5.1.1: PMTU_RAISE_TIMER).
 const RAISE: Duration = Duration::from_secs(600);
 
+/// A probe that cannot be sent is put off for as long.
+const LATER: Duration = Duration::from_millis(100);
+
 /// Sizes that are closer to each other are not told apart.
 const STEP: u16 = 32;
 
@@ -83,6 +86,11 @@ impl PathMtu {
             self.next = Some(now + RAISE);
         }
         self.probe
+    }
+
+    /// No probe can be sent now: the next one comes later.
+    pub(super) fn put_off(&mut self, now: Time) {
+        self.next = self.next.map(|next| next.max(now + LATER));
     }
 
     /// When a probe is to be sent.
@@ -172,8 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_probed_before_a_packet_has_arrived() {
-        assert_eq!(PathMtu::new((1200, 8952)).deadline(), None);
+    fn nothing_is_probed_before_a_packet_has_arrived_nor_while_the_link_takes_none() {
+        let mut mtu = PathMtu::new((1200, 8952));
+        mtu.put_off(Time::ZERO);
+        assert_eq!(mtu.deadline(), None);
+        mtu.on_acked(Time::ZERO, 100);
+        mtu.put_off(Time::ZERO);
+        let later = Time::ZERO + LATER;
+        assert_eq!((mtu.poll_probe(Time::ZERO), mtu.deadline()), (None, Some(later)));
+        assert_eq!(mtu.poll_probe(later), Some(8952));
     }
 
     #[test]

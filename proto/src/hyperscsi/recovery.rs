@@ -129,8 +129,9 @@ pub(super) struct Recovery {
     last_sent: Time,
     /// The peer holds back no acknowledgement of the last packet.
     asked: bool,
-    /// Probe time-outs since the last acknowledgement.
+    /// Probe time-outs since the last acknowledgement, and when the first of them was.
     backoff: u32,
+    silent_since: Time,
     measured: Option<Time>,
     /// When the first round trip was measured.
     first_measured: Option<Time>,
@@ -149,6 +150,7 @@ impl Recovery {
             last_sent: Time::ZERO,
             asked: false,
             backoff: 0,
+            silent_since: Time::ZERO,
             measured: None,
             first_measured: None,
             counts: (0, 0),
@@ -167,6 +169,11 @@ impl Recovery {
     /// Probe time-outs in a row.
     pub(super) const fn backoff(&self) -> u32 {
         self.backoff
+    }
+
+    /// For how long packets have not been acknowledged that should have been.
+    pub(super) fn silence(&self, now: Time) -> Duration {
+        if self.backoff > 0 { now - self.silent_since } else { Duration::ZERO }
     }
 
     /// Whether the round trip was not measured lately, so that an acknowledgement should be asked for.
@@ -310,6 +317,9 @@ impl Recovery {
             let mut outcome = Outcome::default();
             self.detect(now, &[], &mut outcome);
             return Some(outcome);
+        }
+        if self.backoff == 0 {
+            self.silent_since = now;
         }
         self.backoff += 1;
         // The next probe is counted from here, even if none can be sent now.

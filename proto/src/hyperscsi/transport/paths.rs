@@ -154,7 +154,7 @@ impl Transport {
         let mut paths = self.paths.iter_mut().enumerate();
         let (at, size) = paths.find_map(|(at, path)| {
             let takes = outbox.takes(path.endpoint.link);
-            Some((at, path.poll_mtu_probe(now).filter(|_| takes)?))
+            Some((at, path.poll_mtu_probe(now, takes)?))
         })?;
         let padding = vec![0; usize::from(size) - HEADER_LEN - TAG_LEN];
         let header = Header { ack_now: true, ..self.header(at, Opcode::AckQuery) };
@@ -172,7 +172,7 @@ impl Transport {
         let is_sent_again =
             oldest.is_some_and(|(slot, seq, range)| self.send_again(slot, seq, range));
         // By another path that is good, if there is one.
-        if is_sent_again && !self.ready.is_empty() && !self.paths.iter().any(Path::is_good) {
+        if is_sent_again && !self.ready.is_empty() && !self.paths.iter().any(Path::is_answering) {
             self.paths[at].probes = 1;
         } else {
             self.query_by(now, at);
@@ -181,12 +181,12 @@ impl Transport {
 
     /// Paths by which nothing arrives fail, while there is one by which something does.
     pub(super) fn fail_lost(&mut self, now: Time, random: &mut Random) {
-        let is_alive = |path: &Path| path.state == PathState::Active && !path.is_lost();
+        let is_alive = |path: &Path| path.state == PathState::Active && !path.is_lost(now);
         if !self.paths.iter().any(is_alive) {
             return;
         }
         for at in 0..self.paths.len() {
-            if self.paths[at].is_lost() {
+            if self.paths[at].is_lost(now) {
                 let lost = self.paths[at].fail();
                 self.send_lost(lost);
                 let to = self.paths[at].endpoint;
@@ -203,10 +203,10 @@ impl Transport {
             return None;
         }
         let waiting = if self.paths.len() > 1 { self.waiting() } else { 0 };
-        let is_any_good = self.paths.iter().any(Path::is_good);
+        let is_any_good = self.paths.iter().any(|path| path.is_good(now));
         let (mut first, mut later): (Option<(Duration, usize)>, Option<Duration>) = (None, None);
         for (at, path) in self.paths.iter_mut().enumerate() {
-            let is_usable = path.state == PathState::Active && (path.is_good() || !is_any_good);
+            let is_usable = path.state == PathState::Active && (path.is_good(now) || !is_any_good);
             if !is_usable {
                 continue;
             }
