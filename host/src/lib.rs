@@ -21,3 +21,4 @@ pub mod tcp;
 pub mod thread_pool;
 #[cfg(feature = "lab")]
 pub mod tun;
+pub mod ublk;
