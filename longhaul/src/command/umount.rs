@@ -196,12 +196,18 @@ fn clear(file: &Path) -> Outcome {
     if !is_left {
         return Ok(());
     }
+    let devices = devices_over(file);
+    // A device that is abandoned may be known no more, and what is mounted of it stays.
+    let mounted: Vec<_> = devices.iter().flat_map(|device| mounts_of(device)).collect();
     // Without a server the kernel would wait for it.
-    for device in &devices_over(file) {
+    for device in &devices {
         let ended = kernel_device::abandon(device);
         ended.or_fail(|| format!("cannot end {}", device.shown()))?;
     }
     release(file)?;
+    for mount in mounted {
+        let _ = unmount(&mount.place, UnmountFlags::DETACH);
+    }
     let _ = unmount(file, UnmountFlags::DETACH);
     let what = "what was left of the volume is unmounted; what had not been flushed is lost";
     Err(Failure::new(what)
