@@ -97,6 +97,39 @@ impl Gcm {
         unsafe { out.set_len(len) }
     }
 
+    /// Enciphers `text` in place, and answers the tag over it and `clear`. A nonce must not serve twice under one key.
+    #[must_use]
+    pub fn seal_in_place(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        clear: &[u8],
+        text: &mut [u8],
+    ) -> [u8; TAG_LEN] {
+        let (mut tag, mut tag_len) = ([0; TAG_LEN], 0);
+        let bytes = text.as_mut_ptr();
+        // SAFETY: the context is live; `text` is read and written in place, which AWS-LC allows where input and output are
+        // the same; `tag` has room for a tag; all other pointers come from slices with their lengths. Nothing is extra.
+        let done = unsafe {
+            ffi::EVP_AEAD_CTX_seal_scatter(
+                self.at_once.as_ptr(),
+                bytes,
+                tag.as_mut_ptr(),
+                &raw mut tag_len,
+                TAG_LEN,
+                nonce.as_ptr(),
+                NONCE_LEN,
+                bytes,
+                text.len(),
+                ptr::null(),
+                0,
+                clear.as_ptr(),
+                clear.len(),
+            )
+        };
+        assert!(done == 1 && tag_len == TAG_LEN, "sealing fails only beyond 64 GiB at once");
+        tag
+    }
+
     /// Deciphers `text` in place if `tag` is the one of it and `clear`. If not, `text` is worthless.
     pub fn open(
         &self,
@@ -201,7 +234,11 @@ mod tests {
             for plain_len in [0, 1, 15, 16, 48, 255, 4096, 100_003] {
                 let (clear, plain) = (bytes(clear_len), bytes(plain_len));
                 let theirs = other.encrypt(&NONCE.into(), Payload { msg: &plain, aad: &clear });
-                assert!(sealed(&clear, &plain) == theirs.unwrap(), "{clear_len}, {plain_len}");
+                let theirs = theirs.unwrap();
+                assert!(sealed(&clear, &plain) == theirs, "{clear_len}, {plain_len}");
+                let mut text = plain.clone();
+                let tag = Gcm::new(&[9; KEY_LEN]).seal_in_place(&NONCE, &clear, &mut text);
+                assert!([&text[..], &tag].concat() == theirs, "{clear_len}, {plain_len}");
             }
         }
     }

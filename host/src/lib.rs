@@ -15,6 +15,7 @@ mod ranges;
 pub mod rbd;
 pub mod request;
 pub mod ring;
+pub mod scsi_generic;
 pub mod socket_activation;
 mod syncs;
 pub mod tcp;

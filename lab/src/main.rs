@@ -14,6 +14,7 @@ mod cipher;
 mod copy;
 mod cpu;
 mod direction;
+mod fleet;
 mod flow;
 mod link;
 mod load;
@@ -112,6 +113,8 @@ enum Lab {
     SecureSession(secure_session::SecureSession),
     /// Loads a volume through our own initiator, and says what that cost
     Throughput(throughput::Throughput),
+    /// Simulates a fleet of gateways on virtual time: lease traffic, take-overs, balance
+    Fleet(fleet::Fleet),
     /// Times single writes to the volume of the peers around this, in round trips
     Trips(trips::Trips),
     /// Sends bytes over one fresh TCP stream to `lab receive` and prints the seconds it took
@@ -167,6 +170,7 @@ fn main() -> ExitCode {
         Lab::Measure(wanted) => measure::run(&wanted),
         Lab::SecureSession(wanted) => secure_session::run(&wanted),
         Lab::Throughput(load) => throughput::run(load),
+        Lab::Fleet(wanted) => fleet::run(&wanted),
         Lab::Trips(wanted) => trips::run(&wanted),
         Lab::Send { address, bytes, cut } => {
             flow::send(&address, bytes, cut).map(|taken| println!("{:.6}", taken.as_secs_f64()))

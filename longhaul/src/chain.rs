@@ -37,6 +37,7 @@ use crate::net::tcp_tuning;
 use crate::printable::{Quoted as _, Shown as _};
 use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::Saved;
+use crate::scsi_device::ScsiDevice;
 use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
@@ -120,6 +121,8 @@ pub struct OpenOptions {
     pub trace: Option<Arc<Trace>>,
     /// The elements of a media changer.
     pub elements: Option<Layout>,
+    /// A device may be passed through.
+    pub passes_through: bool,
     /// Another gateway has it: only what it is like is looked at.
     pub standby: bool,
     /// What it is like then, if that is known: then its file is not looked at.
@@ -353,6 +356,12 @@ impl Chain {
     #[must_use]
     pub fn library(&self) -> Option<Arc<Library>> {
         self.abilities.library.clone()
+    }
+
+    /// The device, if one is passed through.
+    #[must_use]
+    pub fn device(&self) -> Option<Arc<dyn ScsiDevice>> {
+        self.abilities.device.clone()
     }
 
     /// Whether it is a tape that is written once.

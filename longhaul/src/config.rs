@@ -37,7 +37,10 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
-use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
+use crate::target::fair_queue::Share;
+use crate::uri::{
+    Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, ScsiPlace, Uri, UriError,
+};
 pub use access::{Access, Group};
 use change::GivenOptions;
 pub use changer::ChangerRole;
@@ -47,6 +50,7 @@ use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
+use option::idle_passed;
 pub(crate) use option::{idle_direct, idle_size, idle_worm, trailing_option};
 pub use options::{ServerOptions, sections};
 pub(crate) use options::{UNLOCK, UPSTREAM};
@@ -182,6 +186,8 @@ pub struct Served {
     pub size: Option<Size>,
     /// A missing or blank tape is made one that is written once.
     pub worm: bool,
+    /// Clients that may write to the device that it is may also maintain it.
+    pub maintenance: bool,
     /// Nobody writes to it.
     pub read_only: bool,
     /// It is used past the page cache.
@@ -253,6 +259,8 @@ pub struct Client {
     pub administers: bool,
     /// It may do nothing for now.
     pub paused: bool,
+    /// What it is given of a server that has not enough for all.
+    pub share: Share,
 }
 
 /// The failure that names every mistake in a file, a line for each.
@@ -298,8 +306,19 @@ impl Client {
     fn named(name: String) -> Self {
         let (initiator, chap, key, units) = (None, None, None, None);
         let (read_only, protection) = (Vec::new(), Demand::default());
-        let (administers, paused) = (false, false);
-        Self { name, initiator, chap, key, units, read_only, protection, administers, paused }
+        let (administers, paused, share) = <_>::default();
+        Self {
+            name,
+            initiator,
+            chap,
+            key,
+            units,
+            read_only,
+            protection,
+            administers,
+            paused,
+            share,
+        }
     }
 }
 
@@ -490,6 +509,7 @@ fn place_of(uri: &Uri) -> String {
             None => "tape:".to_owned(),
         },
         Location::Changer(directory) => format!("changer:{}", absolute(directory).shown()),
+        Location::Passed(ScsiPlace::Device(path)) => format!("scsi:{}", absolute(path).shown()),
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }
@@ -538,6 +558,7 @@ impl Served {
             uri,
             size: said.size,
             worm: said.worm.unwrap_or_default(),
+            maintenance: said.maintenance.unwrap_or_default(),
             read_only: said.read_only.unwrap_or_default(),
             direct: said.direct.unwrap_or_default(),
             protection: said.protection.unwrap_or_default(),

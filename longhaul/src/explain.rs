@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 use crate::store::file::OpenError;
+use crate::store::hyperscsi;
 use crate::store::iscsi::{ConnectError, ReservationError, SessionError};
 use crate::store::rbd::RbdOpenError;
 use crate::store::scsi;
@@ -150,6 +151,14 @@ const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log ho
 /// What to do about a unit that holds no blocks.
 const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit, and 0 if it is left out: try /1 and so on";
 
+/// What to do about a client that is paused.
+const PAUSED: &str = "on the server: `longhaul clients` shows who is paused, and `longhaul config set clients.NAME.paused=false` ends that";
+
+/// Whether a HyperSCSI server has told that this client is paused.
+fn is_paused(why: &(dyn std::error::Error + 'static)) -> bool {
+    why.downcast_ref::<hyperscsi::SessionError>().is_some_and(hyperscsi::SessionError::is_pause)
+}
+
 /// The same, of a volume behind whatever transport.
 pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
     what: String,
@@ -158,6 +167,7 @@ pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
     let hint = match &why {
         scsi::OpenError::Reservation(why) => reservation_hint(why),
         scsi::OpenError::Device(why) if why.is_of_another_unit() => Some(ANOTHER_UNIT),
+        scsi::OpenError::Session(why) if is_paused(why) => Some(PAUSED),
         _ => None,
     };
     hinted(Failure::new(what).because(why), hint)
@@ -218,9 +228,7 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
         Some(LoginError::TooLittle(Protection::Encrypt)) => {
             "on the server: the volume must be among the client's `volumes`"
         }
-        Some(LoginError::Unavailable) => {
-            "on the server: `longhaul clients` shows who is paused, and `longhaul config set clients.NAME.paused=false` ends that"
-        }
+        Some(LoginError::Unavailable) => PAUSED,
         Some(LoginError::NoSeal) => {
             "the server needs an identity: `longhaul serve --identity FILE`"
         }

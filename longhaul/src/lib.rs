@@ -41,6 +41,7 @@ mod recovery_words;
 mod regular_file;
 pub mod remembered;
 pub mod replay_log;
+pub mod scsi_device;
 pub mod sealing;
 pub mod secret;
 mod served_volumes;

@@ -13,7 +13,7 @@ use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
 use crate::state;
-use crate::uri::{Location, Uri};
+use crate::uri::{Location, ScsiPlace, Uri};
 
 /// Names another directory, as tests need.
 pub const OVERRIDE: &str = "LONGHAUL_CONFIG_DIR";
@@ -102,6 +102,7 @@ pub fn name_of(uri: &Uri) -> String {
         Location::Several(compound) => compound.kind.name().to_owned(),
         Location::Drive(disc) => disc.map_or_else(|| "cdrom".to_owned(), stem),
         Location::Changer(directory) => stem(directory),
+        Location::Passed(ScsiPlace::Device(path)) => stem(path),
         Location::Tape(tape) => tape.map_or_else(|| "tape".to_owned(), stem),
         Location::File(path) | Location::Device(path) => stem(path),
         Location::Unit(unit) => {

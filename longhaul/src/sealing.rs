@@ -218,6 +218,15 @@ impl Cipher for Gcm {
         self.0.seal(nonce, clear, plain, out);
     }
 
+    fn seal_in_place(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        clear: &[u8],
+        text: &mut [u8],
+    ) -> [u8; TAG_LEN] {
+        self.0.seal_in_place(nonce, clear, text)
+    }
+
     fn open(
         &self,
         nonce: &[u8; NONCE_LEN],

@@ -23,7 +23,7 @@ pub const ISCSI_PORT: u16 = 3260;
 pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], changer:DIR, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
+const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], changer:DIR, scsi:DEVICE, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
     hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY], rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
 
 /// Names a volume.
@@ -43,6 +43,8 @@ pub enum Uri {
     Tape(Option<PathBuf>),
     /// `changer:DIR`: a media changer, whose cartridges are the files of that directory.
     Changer(PathBuf),
+    /// `scsi:DEVICE`: the device itself, which is passed through.
+    Scsi(ScsiPlace),
     /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
     /// `concat:(URI,...)` and others that are made of volumes.
@@ -52,6 +54,13 @@ pub enum Uri {
     HyperScsi(HyperScsiUri),
     /// `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][?id=USER&conf=FILE&keyring=FILE]`
     Rbd(ImageSpec),
+}
+
+/// A SCSI device that is passed through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScsiPlace {
+    /// One of this machine, by one of its nodes.
+    Device(PathBuf),
 }
 
 /// A logical unit of an iSCSI target.
@@ -172,6 +181,8 @@ pub enum Location<'a> {
     Tape(Option<&'a Path>),
     /// In none: it is a media changer of the cartridges in that directory.
     Changer(&'a Path),
+    /// In a device that is passed through.
+    Passed(&'a ScsiPlace),
     /// In a unit of a target.
     Unit(&'a IscsiUri),
     /// In several volumes.
@@ -238,6 +249,7 @@ impl Uri {
             Self::Cdrom(disc) => Location::Drive(disc.as_deref()),
             Self::Tape(tape) => Location::Tape(tape.as_deref()),
             Self::Changer(directory) => Location::Changer(directory),
+            Self::Scsi(device) => Location::Passed(device),
             Self::Iscsi(unit) => Location::Unit(unit),
             Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
                 (Kind::Limit(_), [limited]) => limited.location(),
@@ -305,6 +317,7 @@ impl Uri {
             }
             Location::Drive(_) => Some("is as large as the disc in it"),
             Location::Changer(_) => Some("has cartridges of any size"),
+            Location::Passed(_) => Some("has whatever size its medium has"),
             Location::Several(_) => Some("takes its size from its members"),
         }
     }
@@ -320,6 +333,7 @@ impl Uri {
             | Location::Drive(_)
             | Location::Tape(_)
             | Location::Changer(_)
+            | Location::Passed(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_) => false,
@@ -342,6 +356,12 @@ impl Uri {
     #[must_use]
     pub fn is_changer(&self) -> bool {
         matches!(self.location(), Location::Changer(_))
+    }
+
+    /// Whether it is a device that is passed through.
+    #[must_use]
+    pub fn is_passed_through(&self) -> bool {
+        matches!(self.location(), Location::Passed(_))
     }
 
     /// Whether it is a drive, of whatever media: what is in it may be exchanged.
@@ -411,6 +431,7 @@ impl Uri {
             "cdrom" => Ok(Self::Cdrom(path().ok())),
             "tape" => Ok(Self::Tape(path().ok())),
             "changer" => Ok(Self::Changer(path()?)),
+            "scsi" => Ok(Self::Scsi(ScsiPlace::Device(path()?))),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
@@ -592,6 +613,7 @@ impl fmt::Display for Uri {
             Self::Tape(None) => f.write_str("tape:"),
             Self::Tape(Some(path)) => write!(f, "tape:{}", path.shown()),
             Self::Changer(path) => write!(f, "changer:{}", path.shown()),
+            Self::Scsi(ScsiPlace::Device(path)) => write!(f, "scsi:{}", path.shown()),
             Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
                 write!(f, "iscsi://{host}/{target}/{lun}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
@@ -625,6 +647,7 @@ mod tests {
             "tape:",
             "tape:/srv/tapes/A.tape",
             "changer:/srv/tapes",
+            "scsi:/dev/sg0",
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
             "hyperscsi://server:5674/backup",
@@ -671,6 +694,7 @@ mod tests {
             ("memory:1000", "positive multiple of 512"),
             ("file:", "has no path"),
             ("changer:", "has no path"),
+            ("scsi:", "has no path"),
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),
             ("iscsi://host//0", "not of the form"),

@@ -251,6 +251,12 @@ fn paused_client_waits_until_it_is_let_go_on() {
         assert_eq!(status.code(), Some(1), "{printed}");
         assert!(printed.contains("it is paused there"), "{printed}");
     }
+    let mut info = Command::new(LONGHAUL);
+    info.args(["info", &site.uris[1], "--identity", "user", "--site-key", "site.key"]);
+    let (printed, status) = run(info.current_dir(site.dir.path()));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("this client is paused there"), "{printed}");
+    assert!(printed.contains("clients.NAME.paused=false"), "{printed}");
     assert!(site.does(&["clients"]).contains("writes backup; paused; sessions: 0"));
     site.does(&["config", "set", "clients.user.paused=false"]);
     assert!(site.lets_user_in());

@@ -19,7 +19,7 @@ use longhaul::front::iscsi;
 use longhaul::sealing::new_cipher;
 use longhaul::stop::Stopper;
 use longhaul::store::hyperscsi::{self as store, Credentials, Disk, SessionError, Volume as Named};
-use longhaul::store::scsi::{OpenError, Options as ScsiOptions};
+use longhaul::store::scsi::{OpenError, Options as ScsiOptions, State};
 use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::transports;
 use longhaul::uri::{Host, HyperScsiServer};
@@ -133,7 +133,7 @@ async fn serve_links(
     let links = addresses.iter().map(|address| Link::from(Udp::bind(*address).unwrap())).collect();
     let config = Config::ip(keys.server.clone(), keys.site.clone(), new_cipher);
     let config = Config { data_max, credit: 64 << 20, paths: 4, ..config };
-    let server = Server::new(Arc::clone(&node), links, config, random()).unwrap();
+    let server = Server::new(Arc::clone(&node), (links, Duration::ZERO), config, random()).unwrap();
     let addresses: Vec<_> = server
         .locals()
         .map(|local| match local {
@@ -261,6 +261,25 @@ async fn disk_goes_on_when_the_server_is_there_again() {
     write.await.unwrap().unwrap();
     let both = disk.read(Span::new(0, 8192)).await.unwrap();
     assert!(both[..4096].iter().all(|b| *b == 1) && both[4096..].iter().all(|b| *b == 2));
+}
+
+/// Long before the connection is given up.
+#[tokio::test]
+async fn server_that_does_not_answer_is_told_while_there_is_a_connection() {
+    let keys = Keys::new();
+    let running = serve(memory(), &keys).await;
+    let opened = open(running.address, &keys).await.unwrap().opened();
+    let probe = opened.abilities.probe.clone().unwrap();
+    assert_eq!((probe.state(), probe.silence()), (State::Connected, None));
+    running.server.abort();
+    let read = tokio::spawn(async move { opened.volume.read(Span::new(0, 4096)).await });
+    let until = std::time::Instant::now() + PATIENCE;
+    while probe.silence().is_none() {
+        assert_eq!(probe.state(), State::Connected, "it is given up, and nothing was told before");
+        assert!(std::time::Instant::now() < until, "it is not told");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    read.abort();
 }
 
 #[tokio::test]

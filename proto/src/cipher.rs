@@ -17,6 +17,14 @@ pub trait Cipher: Send + Sync + Debug {
     /// Appends `plain` enciphered, and the tag over it and `clear`, to `out`.
     fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>);
 
+    /// Enciphers `text` in place, and answers the tag over it and `clear`.
+    fn seal_in_place(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        clear: &[u8],
+        text: &mut [u8],
+    ) -> [u8; TAG_LEN];
+
     /// Deciphers `text` in place if `tag` is the one of it and `clear`. If not, `text` is worthless.
     fn open(
         &self,

@@ -2,6 +2,8 @@
 
 #[path = "hyperscsi/golden.rs"]
 mod golden;
+#[path = "hyperscsi/mtu.rs"]
+mod mtu;
 #[path = "hyperscsi/net.rs"]
 mod net;
 #[path = "hyperscsi/paths.rs"]
@@ -254,9 +256,17 @@ fn server_of_the_same_identity_elsewhere_resets_nothing() {
 #[test]
 fn client_that_may_have_no_more_connections_is_told_so() {
     let mut net = Net::new(31, CALM);
-    net.accepts = false;
-    net.is_full = true;
+    net.refusal = Some(Ended::Full);
     assert_eq!(ended(&mut net).0, Ended::ByPeer(4));
+}
+
+#[test]
+fn paused_client_is_told_so_in_place_of_being_accepted() {
+    let mut net = Net::new(34, CALM);
+    net.refusal = Some(Ended::Paused);
+    let (why, _) = ended(&mut net);
+    assert_eq!(why, Ended::ByPeer(5));
+    assert!(why.is_pause() && why.to_string().ends_with("this client is paused there"), "{why}");
 }
 
 /// Handshakes without end hold a bounded number of connections.

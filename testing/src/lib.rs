@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fleet;
 pub mod link;
 #[cfg(feature = "loopback")]
 pub mod loopback;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use longhaul::target::executor::{CommandRecord, Executor};
+use longhaul::target::executor::{CommandRecord, Executor, Place, Ready};
 use longhaul::target::lun::{Command, Initiator, Response, TargetDevice};
 use longhaul::target::node::{Authorization, Node};
 use longhaul::target::sessions::{
     AddSessionError, ClientQuota, Identity, SessionEntry, SessionHandle, SessionMessage,
 };
+use longhaul::target::shares::Turns;
 use longhaul::target::task_management::{Function, Outcome, manage};
 use proto::client::ClientId;
 use proto::scsi::rights::Rights;
@@ -76,7 +77,8 @@ impl Client {
         device.attach(handle.entry.nexus, &(Arc::clone(&handle.entry) as Arc<dyn Initiator>));
         let (sender, requests) = mpsc::unbounded_channel();
         let node = Arc::clone(node);
-        tokio::spawn(Session { node, requests, device, tasks: Tasks::default(), handle }.run());
+        let tasks = Tasks::new(handle.entry.turns());
+        tokio::spawn(Session { node, requests, device, tasks, handle }.run());
         Some(Self(sender))
     }
 
@@ -102,7 +104,6 @@ impl Client {
 }
 
 /// The tasks of a session.
-#[derive(Default)]
 struct Tasks {
     executor: Executor<u64>,
     /// Where each is, and who waits for its answer. An aborted task is not answered.
@@ -113,13 +114,21 @@ struct Tasks {
 }
 
 impl Tasks {
+    fn new(turns: Turns) -> Self {
+        let (waiting, last, clearing) = <_>::default();
+        Self { executor: Executor::new(turns), waiting, last, clearing }
+    }
+
     fn abort(&mut self, unit: Option<u16>, done: oneshot::Sender<()>) {
         let mut aborted = BTreeSet::new();
         for (task, (lun, answer)) in &mut self.waiting {
             if unit.is_none_or(|unit| unit == *lun) {
                 *answer = None;
-                self.executor.abort(*task);
-                aborted.insert(*task);
+                match self.executor.abort(*task) {
+                    // It had not begun, and never does.
+                    Some(_) => {}
+                    None => drop(aborted.insert(*task)),
+                }
             }
         }
         self.clearing.push((aborted, done));
@@ -174,6 +183,9 @@ impl Session {
         while let Poll::Ready((task, record, response)) = self.tasks.executor.poll(cx) {
             self.ended(task, record, response);
         }
+        for ready in self.tasks.executor.poll_turns(cx) {
+            self.start(cx, ready);
+        }
         Poll::Pending
     }
 
@@ -195,6 +207,13 @@ impl Session {
         false
     }
 
+    fn start(&mut self, cx: &mut Context<'_>, ready: Ready<u64>) {
+        let nexus = self.handle.entry.nexus;
+        if let Some((task, record, response)) = self.tasks.executor.start(cx, nexus, ready) {
+            self.ended(task, record, response);
+        }
+    }
+
     fn begin(&mut self, cx: &mut Context<'_>, request: Request) {
         match request {
             Request::Execute { lun: number, cdb, data, answer } => {
@@ -209,9 +228,12 @@ impl Session {
                 let task = self.tasks.last;
                 self.tasks.waiting.insert(task, (number, Some(answer)));
                 self.handle.entry.meter.began();
-                let running = unit.execute(self.handle.entry.nexus, command);
-                if let Some(response) = self.tasks.executor.start(cx, (task, record), 0, running) {
-                    self.ended(task, record, response);
+                let bytes = u64::from(unit.working_memory(&command.parsed)).max(out);
+                let place = Place { lun: number, bytes, ..Place::default() };
+                let (weight, service) = (0, None);
+                let ready = Ready { task, record, weight, unit, command, place, service };
+                if let Some(ready) = self.tasks.executor.take_turn(cx, ready) {
+                    self.start(cx, ready);
                 }
             }
             Request::Manage(function, answer) => {

@@ -13,7 +13,7 @@ use super::packet_ring::{PacketRing, set};
 use super::{Address, Batch, Losses, Mac};
 
 /// Packets that one system call sends.
-const SENT_AT_ONCE: usize = 64;
+const SENT_AT_ONCE: usize = 96;
 
 /// Packets that are handed over before sending has its turn.
 const RECEIVED_AT_ONCE: usize = 128;
@@ -118,13 +118,18 @@ impl Ethernet {
         &mut self,
         each: &mut dyn FnMut(Address, &mut [u8]),
     ) -> io::Result<usize> {
-        let count = self.ring.receive(RECEIVED_AT_ONCE, &mut |from, packet| {
-            each(Address::Ethernet(from), packet);
-        });
+        let count = self.receive(each);
         if count == 0 {
             self.socket.take_error()?;
         }
         Ok(count)
+    }
+
+    /// Hands over what is in the ring.
+    pub(super) fn receive(&mut self, each: &mut dyn FnMut(Address, &mut [u8])) -> usize {
+        self.ring.receive(RECEIVED_AT_ONCE, &mut |from, packet| {
+            each(Address::Ethernet(from), packet);
+        })
     }
 
     pub(super) fn losses(&mut self) -> Losses {
@@ -161,7 +166,12 @@ impl EthernetSocket {
             batch.advance(count);
         };
         while !batch.is_empty() {
-            match self.send_some(batch) {
+            let sent = match batch.len() {
+                // What a call needs is not set up for many where a single one is waited for.
+                1 => self.send_some::<1>(batch),
+                _ => self.send_some::<SENT_AT_ONCE>(batch),
+            };
+            match sent {
                 // It goes somewhere where this link does not.
                 Ok(0) => refuse(batch, 1),
                 Ok(sent) => batch.advance(sent),
@@ -179,10 +189,10 @@ impl EthernetSocket {
     }
 
     /// Gives the kernel as many of the next packets as one call takes; how many left.
-    fn send_some(&self, batch: &Batch) -> io::Result<usize> {
-        let mut addresses = [self.to; SENT_AT_ONCE];
-        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SENT_AT_ONCE];
-        let mut messages = [MESSAGE; SENT_AT_ONCE];
+    fn send_some<const MOST: usize>(&self, batch: &Batch) -> io::Result<usize> {
+        let mut addresses = [self.to; MOST];
+        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST];
+        let mut messages = [MESSAGE; MOST];
         let slots = addresses.iter_mut().zip(&mut parts).zip(&mut messages);
         let mut count = 0;
         for (packet, ((address, part), message)) in batch.waiting().iter().zip(slots) {

@@ -162,6 +162,16 @@ impl AsyncLink {
         self.link.losses()
     }
 
+    /// Hands over what has arrived, asked of the link and not of the runtime; how many packets that are. An error is left to
+    /// [`poll_recv`](Self::poll_recv), which finds it if it stays.
+    pub fn receive_now(&mut self, each: &mut dyn FnMut(Address, &mut [u8])) -> usize {
+        match &mut self.link {
+            // No system call: an error is not taken either.
+            Link::Ethernet(link) => link.receive(each),
+            Link::Udp(link) => link.recv_batch(each).unwrap_or_default(),
+        }
+    }
+
     /// Hands over what has arrived; pending if that is nothing. Only one task may wait for it.
     pub fn poll_recv(
         &mut self,

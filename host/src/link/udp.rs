@@ -107,7 +107,9 @@ impl UdpSender {
             let (count, sent) = self.send_piece(batch);
             match sent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
-                // Nobody listens, no way there, too long: packets that do not arrive, as far as a link is concerned.
+                // Who sends packets that are too long for the interface wants to know whether they arrive: a probe.
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {}
+                // Nobody listens, no way there: packets that do not arrive, as far as a link is concerned.
                 Err(_) => drop(self.refused.fetch_add(count as u64, Ordering::Relaxed)),
                 Ok(()) => {}
             }

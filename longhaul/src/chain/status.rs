@@ -65,7 +65,10 @@ impl Observer {
     #[must_use]
     pub fn outage(&self) -> Option<String> {
         let store = self.probe.as_ref().and_then(Weak::upgrade);
-        let store = store.filter(|store| store.state() != scsi::State::Connected);
+        let is_well = |store: &Arc<dyn Probe>| {
+            store.state() == scsi::State::Connected && store.silence().is_none()
+        };
+        let store = store.filter(|store| !is_well(store));
         store.map(|store| describe(&*store)).or_else(|| self.trouble())
     }
 
@@ -116,6 +119,9 @@ impl Observer {
 }
 
 fn describe(store: &dyn Probe) -> String {
+    if let (scsi::State::Connected, Some(lasted)) = (store.state(), store.silence()) {
+        return format!("connected, but no answer for {} s", lasted.as_secs());
+    }
     match store.state() {
         scsi::State::Connected => match store.not_offered() {
             0 => "connected".to_owned(),

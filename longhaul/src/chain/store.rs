@@ -3,6 +3,7 @@
 pub(crate) mod changer;
 pub(super) mod compound;
 mod disc;
+mod passed;
 pub(crate) mod tape;
 
 use std::path::Path;
@@ -97,6 +98,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::Cdrom(disc) => disc::open(uri, disc.as_deref(), options).await?,
         Uri::Tape(tape) => tape::open(uri, tape.as_deref(), options).await?,
         Uri::Changer(directory) => changer::open(uri, directory, options).await?,
+        Uri::Scsi(device) => passed::open(uri, device, options).await?,
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
         Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,

@@ -265,6 +265,7 @@ impl VolumeArgs {
             writers,
             state: None,
             elements: None,
+            passes_through: false,
             standby: false,
             known_shape: None,
             ceph: None,

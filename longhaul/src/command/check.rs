@@ -1,6 +1,7 @@
 //! `longhaul check`: what is wrong with a configuration, before it is used.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use host::file::Access;
@@ -21,8 +22,8 @@ use crate::size::Size;
 use crate::state::StateDir;
 use crate::store::file::{OpenError, can_be_direct, can_be_made, fits, suits};
 use crate::store::in_use;
-use crate::uri::Location;
 use crate::uri::compound::Kind;
+use crate::uri::{Location, ScsiPlace};
 
 /// Look for mistakes in a configuration, without using it
 #[derive(Debug, clap::Args)]
@@ -185,6 +186,16 @@ fn look_for_disc(volume: &Served, path: &Path) -> Outcome {
     fits(&found, None, BLOCK_SIZE_OF_DISC).map_err(|why| explain(cannot(), why))
 }
 
+/// Whether a file can be a SCSI device.
+fn look_for_device(volume: &Served, path: &Path) -> Outcome {
+    let cannot = || format!("cannot open {}", volume.uri);
+    let kind = path.metadata().or_fail(cannot)?.file_type();
+    match kind.is_char_device() || kind.is_block_device() {
+        true => Ok(()),
+        false => Err(Failure::new(cannot()).because("it is no device")),
+    }
+}
+
 /// The same of one that is not made of others; a file that is not there is made only where its size is known.
 fn look_for_one(volume: &Served) -> Outcome {
     if let Location::Drive(disc) = volume.uri.location() {
@@ -193,6 +204,9 @@ fn look_for_one(volume: &Served) -> Outcome {
     if let (Location::Changer(directory), Some(layout)) = (volume.uri.location(), volume.elements())
     {
         return chain::changer::look(&volume.uri, directory, layout);
+    }
+    if let Location::Passed(ScsiPlace::Device(path)) = volume.uri.location() {
+        return look_for_device(volume, path);
     }
     let tape = match volume.uri.location() {
         Location::Tape(tape) => tape,

@@ -7,6 +7,7 @@ use super::server_socket::ServerSocket;
 use super::{say, say_json};
 use crate::failure::{OrFail as _, Outcome};
 use crate::printable::OneLine;
+use crate::size::Size;
 use crate::utc::utc;
 
 /// List the clients of a running server, and the invitations that nobody has used yet
@@ -39,6 +40,15 @@ pub(super) struct ListedClient {
     pub(super) administrator: bool,
     #[serde(default)]
     pub(super) paused: bool,
+    /// Its part beside those of others; `None` if nothing is said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) weight: Option<u32>,
+    /// Bytes a second, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) rate: Option<u64>,
+    /// Reads and writes a second, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) iops: Option<u64>,
     /// How many sessions it has now.
     pub(super) sessions: usize,
 }
@@ -78,8 +88,20 @@ impl ListedClient {
         let (name, proves, sessions) = (OneLine(&self.name), OneLine(proves), self.sessions);
         let administrator = if self.administrator { "; administrator" } else { "" };
         let paused = if self.paused { "; paused" } else { "" };
-        format!("{name}: proves {proves}; {rights}{administrator}{paused}; sessions: {sessions}")
+        let share = share(self.weight, self.rate, self.iops);
+        let share = if share.is_empty() { share } else { format!("; {share}") };
+        format!(
+            "{name}: proves {proves}; {rights}{administrator}{paused}{share}; sessions: {sessions}"
+        )
     }
+}
+
+/// What a client is given, as the configuration has it.
+pub(super) fn share(weight: Option<u32>, rate: Option<u64>, iops: Option<u64>) -> String {
+    let weight = weight.map(|weight| format!("weight={weight}"));
+    let rate = rate.map(|rate| format!("rate={}", Size(rate)));
+    let iops = iops.map(|iops| format!("iops={iops}"));
+    [weight, rate, iops].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn rights(volumes: Option<&[String]>, read_only: &[String]) -> String {

@@ -157,7 +157,8 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         | Location::Device(_)
         | Location::Drive(_)
         | Location::Tape(_)
-        | Location::Changer(_) => Err(what().because("it is on this machine").hint("leave it out")),
+        | Location::Changer(_)
+        | Location::Passed(_) => Err(what().because("it is on this machine").hint("leave it out")),
     }
 }
 

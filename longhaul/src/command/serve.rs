@@ -63,10 +63,12 @@ use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
-use crate::target::lun::{Administrator, Disk, Options, StoredReservations, TargetDevice};
+use crate::target::lun::{
+    Administrator, Disk, Options, PassedThrough, StoredReservations, TargetDevice,
+};
 use crate::transports;
 use crate::uri::{IscsiUri, Location, Uri};
-use access::{client, clients_of, policy};
+use access::{client, clients_of, policy, shares};
 pub(super) use conflicts::find as conflicts;
 pub(super) use hyperscsi::refuse_unusable as refuse_unusable_links;
 use invitations::OpenInvitations;
@@ -245,7 +247,7 @@ fn nodes(
         node = node.with_sealing(sealing).with_enrolment(enrolment);
     }
     let offering = hyperscsi::offering(config, devices, policy);
-    let beside = links.servers(offering, ports, (&node, limits.held), administrator);
+    let beside = links.servers(offering, ports, (&node, &limits), administrator);
     (Arc::new(node), beside)
 }
 
@@ -474,9 +476,14 @@ async fn open_with(volume: &Served, options: OpenOptions, stop: &Stop) -> Outcom
     }
 }
 
+/// Whether it has no blocks of ours: it is a media changer, or a device that is passed through.
+fn is_unit_without_blocks(uri: &Uri) -> bool {
+    uri.is_changer() || uri.is_passed_through()
+}
+
 /// Looks at what is served, and tells what there is to be told of it.
 async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
-    if !chain.is_decrypted() && !volume.uri.has_medium() && !volume.uri.is_changer() {
+    if !chain.is_decrypted() && !volume.uri.has_medium() && !is_unit_without_blocks(&volume.uri) {
         let late = || Err(Failure::new(format!("its start is not read within {SEEN_WITHIN:?}")));
         let seen = timeout(SEEN_WITHIN, inspect_header(volume, chain)).await;
         seen.unwrap_or_else(|_| late())?;
@@ -566,6 +573,7 @@ pub(super) async fn open_options(
             may_be_empty: true,
             by_records: true,
             elements,
+            passes_through: true,
             read_only: volume.read_only || volume.uri.is_drive(),
             write_once: volume.worm,
             direct: volume.direct,
@@ -601,8 +609,11 @@ fn disks(
         let options = options(served, kept.clone());
         let shared = cluster.map(|cluster| cluster.shared(served.target.as_str(), served.lun));
         let changer = movements.changer(&served.name, chain);
-        let options =
-            Options { vanishes, key, write_once, serial, volume, shared, changer, ..options };
+        let maintenance = served.maintenance;
+        let passed = chain.device().map(|device| PassedThrough { device, maintenance });
+        let device = passed.as_ref().map_or(options.device, PassedThrough::device_type);
+        let options = Options { device, vanishes, key, write_once, serial, volume, ..options };
+        let options = Options { shared, changer, passed, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::attached::AttachStatus;
 use super::server_socket::ServerSocket;
-use super::umount;
+use super::{clients, umount};
 use crate::block_devices::{devices_over, mounts_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
@@ -20,6 +20,7 @@ use crate::printable::{Json, OneLine, Shown as _};
 use crate::progress::rate;
 use crate::size::Size;
 use crate::target::meter::{Activity, Work};
+use crate::target::shares::ShareStatus;
 use crate::target::status::{ClusterStatus, LinkLosses, PathStatus, SessionStatus, Status};
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
@@ -301,6 +302,7 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
     for (link, LinkLosses { refused, overrun, cut }) in &now.status.links {
         let _ = writeln!(text, "{link}: packets refused {refused}, overrun {overrun}, cut {cut}");
     }
+    text += &shares(&now.status);
     let sessions = &now.status.sessions;
     let _ = write!(text, "{} sessions", sessions.len());
     for session in sessions {
@@ -337,6 +339,18 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         }
     }
     text
+}
+
+/// A line for each client that is given anything.
+fn shares(status: &Status) -> String {
+    let line = |(name, share): (&String, &ShareStatus)| {
+        let ShareStatus { weight, rate, iops, waiting, waited, waited_us } = share;
+        let given = clients::share(Some(*weight), *rate, *iops);
+        let mean = waited_us / (*waited).max(1);
+        let name = OneLine(name);
+        format!("client {name}: {given}; {waiting} wait, {waited} waited {mean} us on average\n")
+    };
+    status.shares.iter().map(line).collect()
 }
 
 /// The same of an attachment.
@@ -413,6 +427,23 @@ mod tests {
             let look = StatusSample { status, at: Instant::now() };
             assert_eq!(describe(&look, &look, false).contains("reservations end with"), says);
         }
+    }
+
+    #[test]
+    fn clients_with_shares_are_told_with_what_they_waited() {
+        let share = ShareStatus {
+            weight: 9,
+            rate: Some(100 << 20),
+            iops: None,
+            waiting: 3,
+            waited: 20,
+            waited_us: 4000,
+        };
+        let status = Status { shares: [("a".to_owned(), share)].into(), ..reads(1, 512) };
+        let look = StatusSample { status, at: Instant::now() };
+        let told = describe(&look, &look, false);
+        let line = "client a: weight=9 rate=100M; 3 wait, 20 waited 200 us on average\n";
+        assert!(told.contains(line), "{told}");
     }
 
     #[test]

@@ -18,12 +18,14 @@ use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
 use super::syntax;
 use super::{
     Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_direct,
-    idle_size, idle_worm, taken, target_of,
+    idle_passed, idle_size, idle_worm, taken, target_of,
 };
 use crate::credentials::{CHAP, Chap, ChapOptions, Login, WEAK};
 use crate::log::{LOG, Log};
 use crate::option_table::{FileChecks, Table, Wrong};
 use crate::secret::Source;
+use crate::size::Size;
+use crate::target::fair_queue::Share;
 use crate::uri::Uri;
 
 /// The volumes that are right, and the names of all.
@@ -171,6 +173,9 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> V
     if let Some(why) = said.uri.as_ref().and_then(|uri| idle_worm(uri, worm)) {
         table.note_at("worm", why);
     }
+    if let Some(why) = said.uri.as_ref().and_then(|uri| idle_passed(uri, said)) {
+        table.note(why);
+    }
     let role = said.uri.as_ref().map(|uri| changer_role(uri, said)).transpose();
     let changer = role.unwrap_or_else(|why| {
         table.note(why);
@@ -273,7 +278,10 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     }
     table.finish();
     let (name, units, paused) = (name.to_owned(), Some(units), said.paused.unwrap_or_default());
-    Some(Client { name, initiator, chap, key, units, read_only, protection, administers, paused })
+    let bytes = said.rate.map(|Size(bytes)| bytes);
+    let share = Share { weight: said.weight, bytes, commands: said.iops.map(u64::from) };
+    let rights = Client { units, read_only, administers, paused, ..Client::named(name) };
+    Some(Client { initiator, chap, key, protection, share, ..rights })
 }
 
 /// The volumes in a list, and which units they are.

@@ -78,6 +78,7 @@ impl FromStr for Served {
         idle_size(&uri, options.size).map_or(Ok(()), Err)?;
         idle_direct(&uri, options.direct.unwrap_or_default()).map_or(Ok(()), Err)?;
         idle_worm(&uri, options.worm.unwrap_or_default()).map_or(Ok(()), Err)?;
+        idle_passed(&uri, &options).map_or(Ok(()), Err)?;
         let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
         let upstream = Upstream { shared, ..Upstream::default() };
@@ -120,6 +121,27 @@ pub(crate) fn idle_direct(uri: &Uri, direct: bool) -> Option<String> {
 pub(crate) fn idle_worm(uri: &Uri, worm: bool) -> Option<String> {
     let idle = worm && !uri.is_tape();
     idle.then(|| format!("worm is for tapes (tape:PATH), not {uri}: leave it out"))
+}
+
+/// Why an option means nothing for this volume: to a device that is passed through, or to any other.
+pub(super) fn idle_passed(uri: &Uri, said: &VolumeOptions) -> Option<String> {
+    if !uri.is_passed_through() {
+        let idle = said.maintenance.unwrap_or_default();
+        return idle.then(|| {
+            format!("maintenance is for devices that are passed through (scsi:DEVICE), not {uri}: leave it out")
+        });
+    }
+    let given = [
+        ("encrypted", said.encrypted.unwrap_or_default()),
+        ("block_size", said.block_size.is_some()),
+        ("physical_block_size", said.physical_block_size.is_some()),
+        ("removable", said.removable.unwrap_or_default()),
+        ("sanitize_rate", said.sanitize_rate.is_some()),
+        ("vendor", said.vendor.is_some()),
+        ("product", said.product.is_some()),
+    ];
+    let idle = given.into_iter().find_map(|(name, given)| given.then_some(name))?;
+    Some(format!("{uri} is passed through as it is, and {idle} is for other volumes: leave it out"))
 }
 
 #[cfg(test)]

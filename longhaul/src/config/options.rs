@@ -1,6 +1,7 @@
 //! The options of the configuration: a row for each.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -26,6 +27,7 @@ use crate::option_table::{
 use crate::sealing::Demand;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
+use crate::target::fair_queue::WEIGHT_MAX;
 use crate::uri::Uri;
 
 const URI: Kind = Kind::text("URI", "the URI of a volume");
@@ -33,6 +35,13 @@ const TARGET: Kind =
     Kind::text("TARGET", "a whole iSCSI name, or what follows iqn.2026-11.dev.longhaul:");
 const LABEL: Kind = Kind::text("TEXT", "printable ASCII characters");
 const CONNECTIONS: Kind = Kind::text("N, auto", "a number from 1 to 64, or `auto`");
+
+const WEIGHT: RangeInclusive<u32> = 1..=WEIGHT_MAX;
+
+/// At less a large command waits for longer than initiators do.
+const CLIENT_RATE: RangeInclusive<Size> = Size(64 << 10)..=Size(1 << 40);
+
+const IOPS: RangeInclusive<u32> = 1..=100_000_000;
 
 options! {
     /// What stands in no table.
@@ -222,6 +231,13 @@ options! {
             help: "Make a missing or blank tape one that is written once: nothing on it is written over",
             manual: "For good. See [tapes that are written once](volumes.md#tapes-that-are-written-once)",
         }
+        maintenance: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Let clients format, sanitize, lock and reprogram a device that is passed through",
+            manual: "Also vendors' own commands. See [devices that are passed through](pass-through.md)",
+        }
         thin: Option<bool> = switch => {
             kind: SWITCH,
             default: Standard::Value("true"),
@@ -364,6 +380,27 @@ options! {
             default: Standard::Words("none"),
             place: Place::File,
             help: "Least protection of its sessions, whatever else is demanded of them",
+            manual: "",
+        }
+        weight: Option<u32> = number, within WEIGHT => {
+            kind: COUNT,
+            default: Standard::Words("1"),
+            place: Place::File,
+            help: "Its part of a volume for which commands of several clients wait",
+            manual: "See [shares of clients](shares.md)",
+        }
+        rate: Option<Size> = text, within CLIENT_RATE => {
+            kind: RATE,
+            default: Standard::Words("unlimited"),
+            place: Place::File,
+            help: "Bytes a second that all its sessions read and write; what is beyond that waits",
+            manual: "",
+        }
+        iops: Option<u32> = number, within IOPS => {
+            kind: COUNT,
+            default: Standard::Words("unlimited"),
+            place: Place::File,
+            help: "Reads and writes a second of all its sessions; what is beyond that waits",
             manual: "",
         }
         paused: Option<bool> = switch => {

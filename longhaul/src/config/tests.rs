@@ -398,3 +398,27 @@ fn cluster_of_images_has_its_record_in_a_pool() {
         );
     }
 }
+
+#[test]
+fn client_has_a_share_within_bounds() {
+    let client = |lines: &str| {
+        let text = format!(
+            "[volumes.a]\nuri = 'memory:1M'\n[clients.c]\ninitiator = 'iqn.2000-01.example:c'\nvolumes = ['a']\n{lines}"
+        );
+        Config::parse(&text, Path::new("longhaul.toml"))
+    };
+    let (config, wrong) = client("weight = 9\nrate = '100M'\niops = 1000\n");
+    assert_eq!(wrong, []);
+    let share = Share { weight: Some(9), bytes: Some(100 << 20), commands: Some(1000) };
+    assert_eq!(config.clients[0].share, share);
+    assert!(!client("").0.clients[0].share.is_set());
+    for (line, why) in [
+        ("weight = 0", "weight is from 1 to 1000, not 0"),
+        ("weight = 1001", "weight is from 1 to 1000, not 1001"),
+        ("rate = '1K'", "rate is from 64K to 1T, not 1K"),
+        ("iops = 0", "iops is from 1 to 100000000, not 0"),
+    ] {
+        let (_, wrong) = client(line);
+        assert_eq!(wrong.iter().map(|wrong| wrong.why.to_string()).collect::<Vec<_>>(), [why]);
+    }
+}

@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use host::link::{self, AsyncLink, AsyncSender, Batch, Losses, Mac};
-use proto::hyperscsi::{Address, Config, Endpoint, LinkId, PATHS_MAX, Transmit};
+use proto::hyperscsi::{Address, Config, Endpoint, LinkId, Outbox, PATHS_MAX};
 use proto::time::Time;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Packets that are sealed before those that are there are sent, and that wait at most for one link.
-const BATCH: usize = 64;
+/// Packets that are sealed before those that are there are sent, and that wait at most for one link: twice what UDP sends in
+/// one piece.
+const BATCH: usize = 90;
 
 /// What both ends agree on beyond what the protocol proposes: a command moves as much as a volume takes at a time, and
 /// a peer may send so much ahead of what is executed.
@@ -30,7 +31,7 @@ pub(crate) fn shown(from: Endpoint) -> String {
     }
 }
 
-/// What the timer of the runtime does not tell apart: what is due earlier is waited for awake.
+/// What the timer of the runtime does not tell apart: packets that are to leave earlier are waited for awake.
 const TICK: Duration = Duration::from_millis(1);
 
 /// While the link takes nothing the machine is asked for its timers as often.
@@ -77,11 +78,21 @@ impl OneLink {
     }
 }
 
+/// The clock of a machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn now(self) -> Time {
+        Time::from_origin(self.0.elapsed())
+    }
+}
+
 /// The links that one task uses, and when that has to look again.
 #[derive(Debug)]
 pub(crate) struct Wire {
     links: Vec<OneLink>,
-    origin: Instant,
+    clock: Clock,
     timer: Pin<Box<Sleep>>,
     locals: LocalAddresses,
     /// As many packets wait for every link as may.
@@ -95,9 +106,9 @@ impl Wire {
     pub(crate) fn new(links: impl IntoIterator<Item = link::Link>) -> io::Result<Self> {
         let links = links.into_iter().map(OneLink::new).collect::<io::Result<Vec<_>>>()?;
         let origin = Instant::now();
-        let timer = Box::pin(sleep_until(origin));
+        let (clock, timer) = (Clock(origin), Box::pin(sleep_until(origin)));
         let locals = LocalAddresses::new(links.len());
-        Ok(Self { links, origin, timer, locals, is_blocked: false, told: Time::ZERO })
+        Ok(Self { links, clock, timer, locals, is_blocked: false, told: Time::ZERO })
     }
 
     /// The address of this end of each link.
@@ -121,7 +132,11 @@ impl Wire {
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time::from_origin(self.origin.elapsed())
+        self.clock.now()
+    }
+
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// A link failed: the others go on without it. The last one is the end.
@@ -160,15 +175,29 @@ impl Wire {
         Ok(any)
     }
 
-    /// Sends what `next` gives, as far as the links take it; whether anything was sent. It is told which links do.
+    /// Hands over what has arrived, asked of the links and not of the runtime; whether anything has. Errors are left to
+    /// [`poll_recv`](Self::poll_recv).
+    pub(crate) fn receive_now(&mut self, mut each: impl FnMut(Time, Endpoint, &mut [u8])) -> bool {
+        let (now, locals) = (self.now(), &mut self.locals);
+        let mut any = false;
+        for (at, one) in self.links.iter_mut().enumerate().filter(|(_, one)| !one.is_broken) {
+            let count = one.link.receive_now(&mut |from, packet| {
+                each(now, locals.endpoint(at, from), packet);
+            });
+            any |= count > 0;
+        }
+        any
+    }
+
+    /// Sends what `transmit` puts into its outbox, as far as the links take it; whether anything was sent.
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        mut next: impl FnMut(Time, &dyn Fn(LinkId) -> bool) -> Option<Transmit>,
+        mut transmit: impl FnMut(Time, &mut dyn Outbox),
     ) -> io::Result<bool> {
         let mut any = false;
         loop {
-            let is_more = self.fill(&mut next);
+            let is_more = self.fill(&mut transmit);
             let mut is_sent = false;
             for at in 0..self.links.len() {
                 match self.links[at].poll_send(cx) {
@@ -184,34 +213,21 @@ impl Wire {
         }
     }
 
-    /// Takes in packets as far as there is room; whether there may be more. A link that takes nothing does not hold up the
-    /// others: what it has no room for is lost, as on the way. No data are, since the machine knows which links take them.
-    fn fill(
-        &mut self,
-        next: &mut impl FnMut(Time, &dyn Fn(LinkId) -> bool) -> Option<Transmit>,
-    ) -> bool {
+    /// Takes in packets as far as there is room; whether there may be more.
+    fn fill(&mut self, transmit: &mut impl FnMut(Time, &mut dyn Outbox)) -> bool {
         let now = self.now();
-        for _ in 0..BATCH {
-            if !self.links.iter().any(OneLink::has_room) {
-                return true;
-            }
-            let (links, locals) = (&self.links, &self.locals);
-            let takes = |link| {
-                let one = &links[locals.place(link).0];
-                !one.is_full && one.has_room()
-            };
-            let Some(Transmit { to, bytes }) = next(now, &takes) else { return false };
-            let (at, to) = self.locals.address(to);
-            let one = &mut self.links[at];
-            if one.has_room() {
-                one.batch.push(to, |buffer| buffer.extend_from_slice(&bytes));
-            }
-        }
-        true
+        let mut batches = Batches { links: &mut self.links, locals: &self.locals, left: BATCH };
+        transmit(now, &mut batches);
+        !batches.has_room()
     }
 
-    /// Wakes the task at the deadline; whether it has come.
-    pub(crate) fn poll_deadline(&mut self, cx: &mut Context<'_>, deadline: Option<Time>) -> bool {
+    /// Wakes the task at the deadline; whether it has come. At `pace` packets are to leave.
+    pub(crate) fn poll_deadline(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: Option<Time>,
+        pace: Option<Time>,
+    ) -> bool {
         let Some(deadline) = deadline else { return false };
         let now = self.now();
         if self.is_blocked {
@@ -220,7 +236,7 @@ impl Wire {
         if deadline <= now {
             return true;
         }
-        if deadline - now < TICK {
+        if pace.is_some_and(|pace| pace - now < TICK) {
             cx.waker().wake_by_ref();
             return false;
         }
@@ -238,12 +254,49 @@ impl Wire {
         true
     }
 
+    /// A timer that is set for earlier stays, as most deadlines move on before they come: to set it costs more than to look
+    /// once in vain.
     fn poll_timer(&mut self, cx: &mut Context<'_>, at: Time) -> bool {
-        let at = self.origin + at.since_origin();
-        if self.timer.deadline() != at {
+        let at = self.clock.0 + at.since_origin();
+        if at < self.timer.deadline() {
             self.timer.as_mut().reset(at);
         }
-        self.timer.as_mut().poll(cx).is_ready()
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if at <= Instant::now() {
+                return true;
+            }
+            self.timer.as_mut().reset(at);
+        }
+        false
+    }
+}
+
+/// The batches of all links. A link that takes nothing does not hold up the others: what it has no room for is lost, as on the
+/// way. No data are, since the machine knows which links take them.
+struct Batches<'a> {
+    links: &'a mut [OneLink],
+    locals: &'a LocalAddresses,
+    /// How many packets are taken before those that are there are sent.
+    left: usize,
+}
+
+impl Outbox for Batches<'_> {
+    fn has_room(&self) -> bool {
+        self.left > 0 && self.links.iter().any(OneLink::has_room)
+    }
+
+    fn takes(&self, link: LinkId) -> bool {
+        let one = &self.links[self.locals.place(link).0];
+        !one.is_full && one.has_room()
+    }
+
+    fn push(&mut self, to: Endpoint, write: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.left -= 1;
+        let (at, to) = self.locals.address(to);
+        let one = &mut self.links[at];
+        if one.has_room() {
+            one.batch.push(to, write);
+        }
     }
 }
 
@@ -339,13 +392,16 @@ mod tests {
         let address = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 9)));
         // More answers to strangers than there is room for, each with one for the other link behind it.
         let mut numbers = 0..4 * BATCH as u16;
-        let mut next = |_: Time, takes: &dyn Fn(LinkId) -> bool| {
-            assert!(!takes(LinkId(0)), "it takes nothing");
-            let link = LinkId(numbers.next()? % 2);
-            Some(Transmit { to: Endpoint { link, address }, bytes: vec![7].into() })
+        let mut transmit = |_: Time, outbox: &mut dyn Outbox| {
+            assert!(!outbox.takes(LinkId(0)), "it takes nothing");
+            while outbox.has_room() {
+                let Some(number) = numbers.next() else { return };
+                let to = Endpoint { link: LinkId(number % 2), address };
+                outbox.push(to, &mut |buffer| buffer.push(7));
+            }
         };
         let mut taken = 0;
-        while wire.fill(&mut next) {
+        while wire.fill(&mut transmit) {
             taken += wire.links[1].batch.len();
             wire.links[1].batch.clear();
         }
@@ -364,7 +420,10 @@ mod tests {
         assert!(!told(now) && !told(now + BLOCKED / 2), "it was told just now");
         assert!(told(now + BLOCKED));
         assert!(!told(now + BLOCKED));
-        assert!(wire.poll_deadline(cx, Some(Time::ZERO)), "while the link takes all, at once");
-        assert!(wire.poll_deadline(cx, Some(Time::ZERO)));
+        assert!(
+            wire.poll_deadline(cx, Some(Time::ZERO), None),
+            "while the link takes all, at once"
+        );
+        assert!(wire.poll_deadline(cx, Some(Time::ZERO), None));
     }
 }

@@ -1,5 +1,6 @@
 //! Connections and their tuning, whatever protocol they carry.
 
+pub(crate) mod busy_poll;
 pub(crate) mod connection;
 pub mod hyperscsi_link;
 pub(crate) mod pdu_output;

@@ -58,7 +58,7 @@ impl ServedVolumes {
                 Some(source) => {
                     return Candidate { found, source, notes: &self.notes }.identify();
                 }
-                None if volume.uri.has_medium() || volume.uri.is_changer() => named(),
+                None if is_known_by_name(&volume.uri) => named(),
                 None if self.directory.is_some() || volume.uri.vanishes() => random()?,
                 None => named(),
             };
@@ -222,4 +222,8 @@ impl Candidate<'_> {
 fn random() -> Outcome<String> {
     let random = getrandom::u64().or_fail(|| "cannot make a serial number".to_owned())?;
     Ok(format!("{random:016x}"))
+}
+/// Whether it is a drive, a changer or a device: whatever is in it, it is what its name says.
+fn is_known_by_name(uri: &crate::uri::Uri) -> bool {
+    uri.has_medium() || uri.is_changer() || uri.is_passed_through()
 }

@@ -40,6 +40,7 @@ impl Kind {
             | Location::Drive(_)
             | Location::Tape(_)
             | Location::Changer(_)
+            | Location::Passed(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_)
@@ -94,7 +95,8 @@ impl Source {
             Location::Process(_)
             | Location::Drive(_)
             | Location::Tape(_)
-            | Location::Changer(_) => return Ok(None),
+            | Location::Changer(_)
+            | Location::Passed(_) => return Ok(None),
             Location::File(path) => (absolute(path)?, Kind::File(*id)),
             Location::Device(path) => (absolute(path)?, Kind::Device(device_name::of(path))),
             Location::Unit(_) | Location::Served(_) | Location::Image(_) => {

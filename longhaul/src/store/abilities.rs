@@ -26,6 +26,7 @@ use crate::attachments::UnitAddress;
 use crate::failure::Failure;
 use crate::net::tcp_tuning;
 use crate::replay_log::{Header, Saved};
+use crate::scsi_device::ScsiDevice;
 
 /// Work of an ability.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -127,6 +128,8 @@ pub struct Abilities {
     pub erase: Option<Arc<dyn CryptoErase>>,
     /// It is a media changer, with these cartridges.
     pub library: Option<Arc<Library>>,
+    /// It is a device that is passed through.
+    pub device: Option<Arc<dyn ScsiDevice>>,
     /// It is made of several, and a network lies between here and some of them.
     pub is_partly_remote: bool,
     /// It is a tape that is written once.
@@ -179,6 +182,11 @@ pub trait Probe: Send + Sync {
 
     /// How the connection is.
     fn state(&self) -> State;
+
+    /// For how long nothing has come by the connection that there is, though something should have.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
 
     /// Why there is no connection, or why the last one was lost.
     fn reason(&self) -> Option<String>;

@@ -17,6 +17,7 @@ mod placement;
 pub mod rbd;
 mod runtime;
 pub mod scsi;
+pub mod scsi_generic;
 mod slow_login;
 pub mod standby;
 

@@ -1,6 +1,7 @@
-//! The commands of a session that are in the hands of units, and those that wait until there is room.
+//! The commands of a session that are in the hands of units, those that wait until there is room, and those that wait for
+//! their turn beside the commands of other clients.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,8 +10,14 @@ use std::task::{Context, Poll};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::time::Time;
 
-use super::lun::{Answer, Command, LogicalUnit, Response};
+use super::fair_queue::QueuedCommand;
+use super::lun::{Answer, Command, LogicalUnit, Nexus, Response};
+use super::shares::{Service, Turn, Turns};
 use proto::scsi::cdb::Kind;
+
+/// Data-out of commands that wait for their turn up to which more is asked for: a client that has to wait for its rate does
+/// not fill the memory that all have in common.
+const HELD_BACK: u64 = 1 << 20;
 
 /// What is to be known of a command when it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +37,8 @@ struct Run<T> {
     record: CommandRecord,
     weight: u64,
     answer: Answer,
+    /// It counts at its unit until it has ended.
+    _service: Option<Service>,
 }
 
 impl<T: Copy + Unpin> Future for Run<T> {
@@ -53,6 +62,23 @@ pub struct Ready<T> {
     pub unit: Arc<dyn LogicalUnit>,
     /// The command with its data-out.
     pub command: Command,
+    /// Where it stands among those that wait.
+    pub place: Place,
+    /// It counts at its unit, if it has had to ask for its turn.
+    pub service: Option<Service>,
+}
+
+/// Where a command stands among those that wait for a unit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The number of the unit.
+    pub lun: u16,
+    /// What it reads or writes.
+    pub bytes: u64,
+    /// Those of a higher priority go first.
+    pub priority: u8,
+    /// It does not pass those before it, nor those behind it it.
+    pub in_order: bool,
 }
 
 /// The commands of one session; `T` names a task.
@@ -60,15 +86,56 @@ pub struct Executor<T> {
     runs: FuturesUnordered<Run<T>>,
     held: u64,
     waiting: VecDeque<Ready<T>>,
-}
-
-impl<T> Default for Executor<T> {
-    fn default() -> Self {
-        Self { runs: FuturesUnordered::new(), held: 0, waiting: VecDeque::new() }
-    }
+    turns: Turns,
+    /// Those that wait for their turn, by the numbers of their tickets.
+    asking: BTreeMap<u64, (QueuedCommand, Ready<T>)>,
+    /// The data-out of those.
+    asking_out: u64,
 }
 
 impl<T: Copy + Eq + Unpin> Executor<T> {
+    /// Of a session with these turns.
+    pub fn new(turns: Turns) -> Self {
+        let (runs, waiting, asking) = <_>::default();
+        Self { runs, held: 0, waiting, turns, asking, asking_out: 0 }
+    }
+
+    /// Gives a command back whose turn it is: any, unless clients have weights or rates. Keeps it otherwise until then. What
+    /// moves no data does not wait: task management, reservations and administration are never held up by a rate.
+    pub fn take_turn(&mut self, cx: &Context<'_>, ready: Ready<T>) -> Option<Ready<T>> {
+        if !self.turns.is_active() || ready.record.kind == Kind::Other {
+            return Some(ready);
+        }
+        let Place { lun, bytes, priority, in_order } = ready.place;
+        match self.turns.ask(cx, lun, bytes, (priority, in_order)) {
+            Turn::Now(service) => Some(Ready { service: Some(service), ..ready }),
+            Turn::Later(ticket) => {
+                self.asking_out += ready.record.out;
+                self.asking.insert(ticket.number, (ticket, ready));
+                None
+            }
+        }
+    }
+
+    /// The commands whose turn has come.
+    pub fn poll_turns(&mut self, cx: &Context<'_>) -> Vec<Ready<T>> {
+        if self.asking.is_empty() {
+            return Vec::new();
+        }
+        let granted = self.turns.poll(cx).into_iter();
+        let ready = granted.filter_map(|(number, service)| {
+            let (_, ready) = self.asking.remove(&number)?;
+            self.asking_out -= ready.record.out;
+            Some(Ready { service: Some(service), ..ready })
+        });
+        ready.collect()
+    }
+
+    /// Whether so much data-out waits for its turn that no more should be asked for.
+    pub const fn holds_back(&self) -> bool {
+        self.asking_out >= HELD_BACK
+    }
+
     /// Bytes that answers under way may come to.
     pub const fn held(&self) -> u64 {
         self.held
@@ -81,30 +148,32 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
 
     /// Whether no answer is awaited.
     pub fn is_idle(&self) -> bool {
-        self.runs.is_empty() && self.waiting.is_empty()
+        self.runs.is_empty() && self.waiting.is_empty() && self.asking.is_empty()
     }
 
-    /// Starts an answer that may be there at once: then nothing is kept of it.
+    /// Has the unit execute a command. The answer may be there at once: then nothing is kept of it.
     pub fn start(
         &mut self,
         cx: &mut Context<'_>,
-        (task, record): (T, CommandRecord),
-        weight: u64,
-        mut answer: Answer,
-    ) -> Option<Response> {
+        nexus: Nexus,
+        ready: Ready<T>,
+    ) -> Option<(T, CommandRecord, Response)> {
+        let Ready { task, record, weight, unit, command, service, .. } = ready;
+        let mut answer = unit.execute(nexus, command);
         match Pin::new(&mut answer).poll(cx) {
-            Poll::Ready(response) => Some(response),
+            Poll::Ready(response) => Some((task, record, response)),
             Poll::Pending => {
                 self.held += weight;
-                self.runs.push(Run { task, record, weight, answer });
+                self.runs.push(Run { task, record, weight, answer, _service: service });
                 None
             }
         }
     }
 
-    /// Keeps a command until there is room for its answer.
+    /// Keeps a command until there is room for its answer. It does not count at its unit meanwhile: a client that does not
+    /// take its answers holds up nobody else.
     pub fn wait(&mut self, ready: Ready<T>) {
-        self.waiting.push_back(ready);
+        self.waiting.push_back(Ready { service: None, ..ready });
     }
 
     /// The command that waits first.
@@ -129,14 +198,35 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
         if let Some(run) = self.runs.iter().find(|run| run.task == task) {
             run.answer.abort();
         }
+        let asking = self.asking.values().find(|(_, ready)| ready.task == task);
+        if let Some(number) = asking.map(|(ticket, _)| ticket.number) {
+            return self.stop_asking(number);
+        }
         let at = self.waiting.iter().position(|ready| ready.task == task)?;
         self.waiting.remove(at)
     }
 
+    fn stop_asking(&mut self, number: u64) -> Option<Ready<T>> {
+        let (ticket, ready) = self.asking.remove(&number)?;
+        self.asking_out -= ready.record.out;
+        self.turns.cancel(&ticket);
+        Some(ready)
+    }
+
     /// Forgets what waits and ends what runs: nothing of this session reaches a unit afterwards.
     pub async fn drain(&mut self) {
+        while let Some(number) = self.asking.keys().next().copied() {
+            self.stop_asking(number);
+        }
         self.waiting.clear();
         self.runs.iter().for_each(|run| run.answer.abort());
         while self.runs.next().await.is_some() {}
+    }
+}
+
+impl<T> Drop for Executor<T> {
+    fn drop(&mut self) {
+        // Other sessions of this client may go on.
+        self.asking.values().for_each(|(ticket, _)| self.turns.cancel(ticket));
     }
 }

@@ -18,6 +18,7 @@ use tokio::task::coop::unconstrained;
 
 use super::lun::{Administration, Administrator, Initiator, Nexus, TargetDevice, Waiting};
 use super::meter::{Activity, Meter};
+use super::shares::{Shares, Turns};
 
 /// What a session is asked for by another, or by the node.
 pub enum SessionMessage {
@@ -113,6 +114,7 @@ pub struct SessionEntry<S> {
     messages: mpsc::UnboundedSender<SessionMessage>,
     /// What it has asked the server for, however its view of the target changes.
     administration: OnceLock<Arc<Administration>>,
+    shares: Arc<Shares>,
 }
 
 impl<S: Send + Sync + 'static> Initiator for SessionEntry<S> {
@@ -133,6 +135,12 @@ impl<S> SessionEntry<S> {
             Arc::new(Administration::new(client, administrator))
         };
         Arc::clone(self.administration.get_or_init(new))
+    }
+
+    /// The turns of its commands beside those of other clients.
+    pub fn turns(&self) -> Turns {
+        let Identity { client, name, target, .. } = &self.identity;
+        self.shares.join((client, name), self.nexus.0, target.as_ref())
     }
 
     /// Drops the message if the session has ended.
@@ -206,9 +214,9 @@ impl<S: Send + Sync + 'static> Peer for SessionEntry<S> {
     }
 }
 
-/// The sessions of all transports of a node.
+/// The sessions of all transports of a node, and the shares of their clients.
 #[derive(Clone, Default)]
-struct Peers(Arc<Mutex<PeerTable>>);
+struct Peers(Arc<Mutex<PeerTable>>, Arc<Shares>);
 
 #[derive(Default)]
 struct PeerTable {
@@ -377,9 +385,15 @@ impl<S: Send + Sync + 'static> Sessions<S> {
             id: identity.nexus(),
             messages: sender,
             administration: OnceLock::new(),
+            shares: Arc::clone(self.shares()),
         });
         table.entries.insert(number, Arc::clone(&entry));
         Ok(SessionHandle { entry, messages, sessions: self.clone() })
+    }
+
+    /// What clients are given, by whatever transport.
+    pub const fn shares(&self) -> &Arc<Shares> {
+        &self.peers.1
     }
 
     /// The session with this number.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::meter::Activity;
 use super::node::{Authorization, Node};
 use super::sessions::{Identity, SessionEntry};
+use super::shares::ShareStatus;
 
 /// How a node is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct Status {
     /// What was lost at this end of the links of transports that have their own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<String, LinkLosses>,
+    /// What clients are given that have a weight or a rate, and how they wait for it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<String, ShareStatus>,
     /// Reservations that are to outlast a restart (APTPL) are kept; `None` if it is not known.
     #[serde(default)]
     pub keeps_reservations: Option<bool>,
@@ -160,7 +164,8 @@ impl Status {
         }
         let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
         let targets = targets.into_iter().map(summed_up).collect();
-        Self { sessions, targets, units: units.collect(), ..Self::default() }
+        let shares = node.sessions.shares().status();
+        Self { sessions, targets, units: units.collect(), shares, ..Self::default() }
     }
 
     /// Adds the sessions that use the same by another transport.

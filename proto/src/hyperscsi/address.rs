@@ -53,6 +53,38 @@ pub struct Endpoint {
     pub address: Address,
 }
 
+/// Where a machine puts the packets that are to be sent.
+pub trait Outbox {
+    /// Whether any packet is taken now.
+    fn has_room(&self) -> bool;
+
+    /// Whether data are taken that go by this link.
+    fn takes(&self, link: LinkId) -> bool;
+
+    /// Takes the packet that `write` appends to a buffer. If there is no room by its link it is lost, as on the way.
+    fn push(&mut self, to: Endpoint, write: &mut dyn FnMut(&mut Vec<u8>));
+}
+
+/// Takes one packet.
+#[derive(Debug, Default)]
+pub(super) struct OnePacket(pub(super) Option<Transmit>);
+
+impl Outbox for OnePacket {
+    fn has_room(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn takes(&self, _link: LinkId) -> bool {
+        true
+    }
+
+    fn push(&mut self, to: Endpoint, write: &mut dyn FnMut(&mut Vec<u8>)) {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        self.0 = Some(Transmit { to, bytes: bytes.into() });
+    }
+}
+
 /// A packet to be sent: the payload of a frame of EtherType 0x889A, or of a UDP datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -60,4 +92,11 @@ pub struct Transmit {
     pub to: Endpoint,
     /// Its bytes.
     pub bytes: Bytes,
+}
+
+impl Transmit {
+    /// Puts it into an outbox.
+    pub(super) fn push(&self, outbox: &mut dyn Outbox) {
+        outbox.push(self.to, &mut |buffer| buffer.extend_from_slice(&self.bytes));
+    }
 }

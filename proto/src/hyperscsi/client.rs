@@ -1,7 +1,9 @@
 //! The client's machine.
 
+mod hearing;
 mod requests;
 mod search;
+mod sending;
 
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
@@ -12,7 +14,7 @@ use subtle::ConstantTimeEq as _;
 use requests::{Answer, Kind, Requests};
 use search::Search;
 
-use super::address::{Address, Endpoint, LinkId, Transmit};
+use super::address::{Address, Endpoint, Transmit};
 use super::codec::{
     COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
     read_devices, read_reply,
@@ -425,26 +427,6 @@ impl Client {
             State::Running(running) => running.next_deadline(),
             State::Ended => None,
         }
-    }
-
-    /// The next packet to be sent, until there is none.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        self.poll_transmit_by(now, &|_| true)
-    }
-
-    /// The same, without data for links that take nothing now.
-    pub fn poll_transmit_by(
-        &mut self,
-        now: Time,
-        takes: &dyn Fn(LinkId) -> bool,
-    ) -> Option<Transmit> {
-        if let Some(transmit) = self.transmits.pop_front() {
-            return Some(transmit);
-        }
-        let State::Running(running) = &mut self.state else { return None };
-        let transmit = running.transport.poll_transmit(now, takes);
-        self.settle(now);
-        transmit
     }
 
     /// The most data of a command, in each direction, that this connection moves.

@@ -91,7 +91,7 @@ impl Timing {
     pub const ETHERNET: Self = Self {
         initial_rtt: Duration::from_millis(2),
         granularity: Duration::from_micros(100),
-        ack_delay: Duration::from_micros(200),
+        ack_delay: Duration::from_millis(2),
     };
 
     /// HS/IP.
@@ -123,6 +123,8 @@ pub struct Config {
     pub new_cipher: NewCipher,
     /// The longest packet, its header included: the MTU of HS/eth, without IP and UDP headers of HS/IP.
     pub packet_max: u16,
+    /// The longest packet that is sent by a path before longer ones have been found to arrive.
+    pub packet_first: u16,
     /// The most data of one command, in each direction.
     pub data_max: u32,
     /// Commands at a time: 1 to 256.
@@ -146,6 +148,12 @@ pub struct Config {
 /// The longest packet that every link must carry.
 pub const PACKET_MIN: u16 = 1200;
 
+/// The longest one over IP: what jumbo frames of 9000 bytes hold, without the headers of IPv6 and UDP.
+const PACKET_MAX_IP: u16 = 8952;
+
+/// What every Ethernet carries (IEEE 802.3: 1500 octets).
+const PACKET_ETHERNET: u16 = 1500;
+
 /// Commands at a time, unless told otherwise (paper: 64).
 pub const SLOTS: u16 = 64;
 
@@ -163,7 +171,8 @@ impl Config {
             identity,
             site_key,
             new_cipher,
-            packet_max: 1452,
+            packet_max: PACKET_MAX_IP,
+            packet_first: PACKET_MIN,
             data_max: DATA_MAX,
             slots: SLOTS,
             credit: u64::from(SLOTS) * u64::from(DATA_MAX),
@@ -186,6 +195,7 @@ impl Config {
     ) -> Self {
         Self {
             packet_max: mtu,
+            packet_first: mtu.min(PACKET_ETHERNET),
             timing: Timing::ETHERNET,
             ..Self::ip(identity, site_key, new_cipher)
         }

@@ -1,5 +1,8 @@
 //! Why a connection is over.
 
+/// The reason of a server that has paused its client (spec, 12).
+const PAUSED: u8 = 5;
+
 /// Why a connection is over, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
@@ -33,6 +36,9 @@ pub enum Ended {
     /// The client has as many connections as it may have.
     #[error("this client has as many sessions as it may have")]
     Full,
+    /// The client may do nothing for now.
+    #[error("this client is paused")]
+    Paused,
     /// The packet numbers of a key are used up.
     #[error("the key was used for too many packets")]
     KeyWornOut,
@@ -45,11 +51,23 @@ const fn explained(reason: u8) -> &'static str {
         2 => ": a packet from here violated the protocol",
         3 => ": what this client may use has changed",
         4 => ": this client has as many sessions as it may have",
+        PAUSED => ": this client is paused there",
         _ => "",
     }
 }
 
 impl Ended {
+    /// Whether the server has paused this client: a later try may succeed.
+    #[must_use]
+    pub const fn is_pause(self) -> bool {
+        matches!(self, Self::ByPeer(PAUSED))
+    }
+
+    /// Whether a client is told that was not accepted: one that could have been.
+    pub(super) const fn is_told_before_acceptance(self) -> bool {
+        matches!(self, Self::Full | Self::Paused)
+    }
+
     /// The reason that a peer is told (spec, 12 and 15); nothing where it knows, or where nobody is there.
     pub(super) const fn code(self) -> Option<u8> {
         match self {
@@ -58,6 +76,7 @@ impl Ended {
             Self::Violation(_) => Some(2),
             Self::Changed => Some(3),
             Self::Full => Some(4),
+            Self::Paused => Some(PAUSED),
             // The key may not be used once more.
             Self::KeyWornOut
             | Self::ByPeer(_)

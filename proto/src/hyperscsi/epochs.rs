@@ -2,8 +2,13 @@
 
 use super::codec::{HEADER_LEN, Header, Sec};
 use super::keys::{DirectionKeys, PACKETS_MAX, Root};
-use crate::cipher::NewCipher;
+use crate::cipher::{NewCipher, TAG_LEN};
 use crate::time::Time;
+
+/// The length of the packet with this body.
+pub(super) fn sealed_len(body: &[&[u8]]) -> usize {
+    HEADER_LEN + body.iter().map(|part| part.len()).sum::<usize>() + TAG_LEN
+}
 
 /// Keys to receive with.
 #[derive(Debug)]
@@ -90,16 +95,18 @@ impl Epochs {
         self.sent = 0;
     }
 
-    /// Seals a packet whose header lacks epoch and length; `None` if the keys are worn out.
-    pub(super) fn seal(&mut self, mut header: Header, body: &[u8]) -> Option<Vec<u8>> {
-        if self.sent >= PACKETS_MAX {
-            return None;
-        }
+    /// Whether another packet may be sealed.
+    pub(super) const fn is_worn_out(&self) -> bool {
+        self.sent >= PACKETS_MAX
+    }
+
+    /// Appends the packet whose header lacks epoch and length, with a body in parts, which is shorter than a packet may be.
+    pub(super) fn seal(&mut self, mut header: Header, body: &[&[u8]], out: &mut Vec<u8>) {
         self.sent += 1;
         header.epoch = (self.sending_epoch & 3) as u8;
-        header.length = u16::try_from(body.len() + crate::cipher::TAG_LEN).ok()?;
+        header.length = (sealed_len(body) - HEADER_LEN) as u16;
         let place = (header.path, header.number);
-        Some(self.sending.seal(header.sec, place, &header.emit(), body))
+        self.sending.seal(header.sec, place, (&header.emit(), body), out);
     }
 
     /// The body of a packet, if its tag is valid under the keys of its epoch.

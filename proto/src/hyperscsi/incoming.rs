@@ -11,6 +11,8 @@ const GAPS_MAX: usize = 256;
 /// The bytes of a message that have come.
 #[derive(Debug)]
 pub(super) struct Incoming {
+    len: usize,
+    /// Up to the end of the last fragment.
     buffer: Vec<u8>,
     have: RangeSet,
 }
@@ -31,27 +33,39 @@ pub(super) enum Placed {
 impl Incoming {
     /// A message of this length.
     pub(super) fn new(len: u32) -> Self {
-        Self { buffer: vec![0; len as usize], have: RangeSet::default() }
+        let len = len as usize;
+        Self { len, buffer: Vec::with_capacity(len), have: RangeSet::default() }
     }
 
     /// Places a fragment; bytes that are there are never replaced.
     pub(super) fn place(&mut self, fragment: &Fragment, payload: &[u8]) -> Placed {
         let start = fragment.offset as usize;
-        let fits = start.checked_add(payload.len()).is_some_and(|end| end <= self.buffer.len());
-        if fragment.message_len as usize != self.buffer.len() || !fits {
+        let fits = start.checked_add(payload.len()).is_some_and(|end| end <= self.len);
+        if fragment.message_len as usize != self.len || !fits {
             return Placed::Violation;
         }
         let range = fragment.offset..fragment.offset + payload.len() as u32;
+        // Nearly always it follows what is there.
+        if start == self.buffer.len() {
+            self.buffer.extend_from_slice(payload);
+            self.have.insert(range);
+            return self.placed();
+        }
         let missing = self.have.missing_in(range);
         if self.have.len() + missing.len() > GAPS_MAX && !self.closes_gaps(&missing) {
             return Placed::Dropped;
         }
         for part in missing {
             let (from, to) = (part.start as usize, part.end as usize);
+            self.buffer.resize(self.buffer.len().max(to), 0);
             self.buffer[from..to].copy_from_slice(&payload[from - start..to - start]);
             self.have.insert(part);
         }
-        if self.have.is_whole(self.buffer.len() as u32) { Placed::Whole } else { Placed::Partly }
+        self.placed()
+    }
+
+    fn placed(&self) -> Placed {
+        if self.have.is_whole(self.len as u32) { Placed::Whole } else { Placed::Partly }
     }
 
     /// Whether placing these parts leaves no more ranges than there are.
@@ -88,8 +102,10 @@ mod tests {
                 });
                 prop_assert_eq!(placed == Placed::Whole, array.iter().all(Option::is_some));
             }
+            let bytes = message.finish();
+            prop_assert!(array[bytes.len()..].iter().all(Option::is_none));
             let expected: Vec<u8> = array.into_iter().map(Option::unwrap_or_default).collect();
-            prop_assert_eq!(&message.finish()[..], &expected[..]);
+            prop_assert_eq!(&bytes[..], &expected[..bytes.len()]);
         }
     }
 

@@ -141,21 +141,25 @@ pub(super) struct DirectionKeys {
 }
 
 impl DirectionKeys {
-    /// The packet of a header, which tells the body's length with its tag, and a body.
-    pub(super) fn seal(&self, sec: Sec, place: (u8, u64), header: &[u8], body: &[u8]) -> Vec<u8> {
-        let mut packet = Vec::with_capacity(header.len() + body.len() + TAG_LEN);
-        packet.extend_from_slice(header);
-        if sec == Sec::Integrity {
-            packet.extend_from_slice(body);
-            let mut tag = Vec::with_capacity(TAG_LEN);
-            let nonce = self.integrity.nonce(place.0, place.1);
-            self.integrity.cipher.seal(&nonce, &packet, &[], &mut tag);
-            packet.extend_from_slice(&tag);
-        } else {
-            let nonce = self.encrypt.nonce(place.0, place.1);
-            self.encrypt.cipher.seal(&nonce, header, body, &mut packet);
-        }
-        packet
+    /// Appends the packet of a header, which tells the body's length with its tag, and a body in parts.
+    pub(super) fn seal(
+        &self,
+        sec: Sec,
+        place: (u8, u64),
+        (header, body): (&[u8], &[&[u8]]),
+        out: &mut Vec<u8>,
+    ) {
+        let start = out.len();
+        out.extend_from_slice(header);
+        body.iter().for_each(|part| out.extend_from_slice(part));
+        let (key, clear_len) = match sec {
+            Sec::Integrity => (&self.integrity, out.len() - start),
+            _ => (&self.encrypt, header.len()),
+        };
+        let nonce = key.nonce(place.0, place.1);
+        let (clear, text) = out[start..].split_at_mut(clear_len);
+        let tag = key.cipher.seal_in_place(&nonce, clear, text);
+        out.extend_from_slice(&tag);
     }
 
     /// The body of a packet, decrypted in place.

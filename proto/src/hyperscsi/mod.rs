@@ -8,15 +8,15 @@
 //!     due:        machine.handle_timeout(now)
 //!     requests:   client.submit(now, command)      server.complete(now, connection, request, reply)
 //!     then:       while let Some(event) = machine.poll_event() { .. }
-//!                 while let Some(packet) = machine.poll_transmit(now) { send packet.bytes to packet.to }
+//!                 machine.transmit(now, &mut outbox)
 //!                 sleep until machine.next_deadline(), a packet, or a request
 //! }
 //! ```
 //!
 //! A packet is the payload of a frame (EtherType [`ETHERTYPE`]; padding behind it is ignored) or of a datagram (UDP port
-//! [`PORT`]). `poll_transmit` gives nothing while the congestion window or the pace forbids it; `next_deadline` says when
-//! to ask again; `poll_transmit_by` leaves out what is for links that take nothing now. A client is one connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that
-//! were not answered may have been executed. A server is asked about each client that has proven its key
+//! [`PORT`]). `transmit` puts nothing into its [`Outbox`] while the congestion window or the pace forbids it, nor data for
+//! links that take none now; `next_deadline` says when to ask again. `poll_transmit` gives one packet. A client is one
+//! connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that were not answered may have been executed. A server is asked about each client that has proven its key
 //! ([`ServerEvent::Proven`]), and executes each command that it is given exactly once.
 
 mod address;
@@ -36,6 +36,7 @@ mod numbers;
 mod outgoing;
 mod pacer;
 mod path;
+mod path_mtu;
 mod range_set;
 mod recovery;
 mod replay;
@@ -44,7 +45,7 @@ mod server;
 mod transport;
 pub mod transport_id;
 
-pub use address::{Address, Endpoint, LinkId, Transmit};
+pub use address::{Address, Endpoint, LinkId, Outbox, Transmit};
 pub use client::{Client, ClientEvent, SubmitError};
 pub use command::{
     CDB_MAX, CDB_MIN, Command, Device, Handle, Level, Reply, Request, RequestId, SENSE_MAX,

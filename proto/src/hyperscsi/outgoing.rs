@@ -86,12 +86,14 @@ impl Outgoing {
         (!range.is_empty()).then_some(Part { range, again: false, last })
     }
 
-    /// Appends these bytes of it.
-    pub(super) fn copy(&self, range: &Range<u32>, out: &mut Vec<u8>) {
+    /// These bytes of it, in two pieces.
+    pub(super) fn slices(&self, range: &Range<u32>) -> [&[u8]; 2] {
         let (start, end) = (range.start as usize, range.end as usize);
         let head = self.head.len();
-        out.extend_from_slice(&self.head[start.min(head)..end.min(head)]);
-        out.extend_from_slice(&self.data[start.max(head) - head..end.max(head) - head]);
+        [
+            &self.head[start.min(head)..end.min(head)],
+            &self.data[start.max(head) - head..end.max(head) - head],
+        ]
     }
 
     /// The peer has these bytes.
@@ -124,9 +126,7 @@ mod tests {
         message.on_lost(3..12);
         assert_eq!(message.waiting(), 6);
         assert_eq!(message.take(100), Some(Part { range: 6..12, again: true, last: false }));
-        let mut bytes = Vec::new();
-        message.copy(&(2..7), &mut bytes);
-        assert_eq!(bytes, b"ad012");
+        assert_eq!(message.slices(&(2..7)).concat(), b"ad012");
         message.on_acked(6..14);
         assert!(message.is_acked());
     }

@@ -28,6 +28,11 @@ impl Pacer {
         Self { packet, bucket: (BURST * packet) as i64, filled: now }
     }
 
+    /// Packets have this size from now on.
+    pub(super) const fn set_packet(&mut self, packet: u16) {
+        self.packet = packet as u64;
+    }
+
     /// When the next packet may leave: now, or later.
     pub(super) fn ready(&mut self, now: Time, window: u64, rtt: Duration) -> Time {
         // A quarter more than the window per round trip.

@@ -7,6 +7,7 @@ use super::config::{CongestionControl, PATHS_MAX, Timing};
 use super::congestion::{self, Acked, Congestion};
 use super::numbers::Numbers;
 use super::pacer::Pacer;
+use super::path_mtu::PathMtu;
 use super::recovery::{Content, Outcome, Recovery};
 use super::replay::ReplayWindow;
 use super::rtt::Rtt;
@@ -79,8 +80,8 @@ pub(super) struct Profile {
     /// The peer's longest delay of acknowledgements.
     pub(super) peer_delay: Duration,
     pub(super) control: CongestionControl,
-    /// The longest packet.
-    pub(super) packet: u16,
+    /// The packets that every path is taken to carry, and the longest that both ends take.
+    pub(super) packets: (u16, u16),
 }
 
 /// An address that is being proven (spec, 14).
@@ -150,6 +151,7 @@ pub(super) struct Path {
     pub(super) recovery: Recovery,
     congestion: Box<dyn Congestion>,
     pacer: Pacer,
+    mtu: PathMtu,
     profile: Profile,
     /// Packets that may leave regardless of the window.
     pub(super) probes: u8,
@@ -165,7 +167,9 @@ impl Path {
         (number, endpoint, state): (u8, Endpoint, PathState),
         profile: Profile,
     ) -> Self {
-        let Profile { timing, peer_delay, control, packet } = profile;
+        let Profile { timing, peer_delay, control, packets } = profile;
+        let mtu = PathMtu::new(packets);
+        let packet = mtu.current();
         Self {
             number,
             endpoint,
@@ -177,6 +181,7 @@ impl Path {
             recovery: Recovery::new(Rtt::new(timing, peer_delay)),
             congestion: congestion::new(control, packet),
             pacer: Pacer::new(now, packet),
+            mtu,
             profile,
             probes: 0,
             unasked: 0,
@@ -224,6 +229,16 @@ impl Path {
         !is_server || self.state != PathState::Unproven
     }
 
+    /// How long packets may be.
+    pub(super) const fn packet(&self) -> u16 {
+        self.mtu.current()
+    }
+
+    /// The size of a probe of longer packets, if one is to be sent.
+    pub(super) fn poll_mtu_probe(&mut self, now: Time) -> Option<u16> {
+        if self.is_good() { self.mtu.poll_probe(now) } else { None }
+    }
+
     /// How much may be in flight.
     pub(super) fn window(&self) -> u64 {
         self.congestion.window()
@@ -235,7 +250,7 @@ impl Path {
             return Some(now);
         }
         let window = self.window();
-        let has_room = self.recovery.in_flight() + u64::from(self.profile.packet) <= window;
+        let has_room = self.recovery.in_flight() + u64::from(self.packet()) <= window;
         has_room.then(|| self.pacer.ready(now, window, self.recovery.rtt.smoothed()))
     }
 
@@ -249,7 +264,7 @@ impl Path {
     /// Whether the packet of data that leaves now asks for an acknowledgement at once; `is_last`: nothing else waits.
     pub(super) fn asks(&mut self, now: Time, is_last: bool) -> bool {
         // The packet that closes the window: nothing else is sent until there is an answer.
-        let two = 2 * u64::from(self.profile.packet);
+        let two = 2 * u64::from(self.packet());
         let closes = self.recovery.in_flight() + two > self.window();
         // The last one of many, as nothing behind it would show that it was lost.
         let ends = is_last && self.unasked >= MANY;
@@ -267,6 +282,24 @@ impl Path {
         }
         if let Some(sent) = outcome.lost_sent {
             self.congestion.on_loss(now, sent, outcome.persistent);
+        }
+        self.adapt_mtu(now, outcome);
+    }
+
+    fn adapt_mtu(&mut self, now: Time, outcome: &Outcome) {
+        let before = self.packet();
+        if outcome.acked_bytes > 0 {
+            self.mtu.on_acked(now, outcome.acked_longest);
+        }
+        if outcome.lost.contains(&Content::Probe) {
+            self.mtu.on_probe_lost(now);
+        }
+        if let Some(shortest) = outcome.lost_shortest {
+            self.mtu.on_lost(now, shortest);
+        }
+        if self.packet() != before {
+            self.congestion.set_packet(self.packet());
+            self.pacer.set_packet(self.packet());
         }
     }
 
@@ -298,8 +331,10 @@ impl Path {
     }
 
     fn restart(&mut self, now: Time) {
-        let Profile { timing, peer_delay, control, packet } = self.profile;
+        let Profile { timing, peer_delay, control, packets } = self.profile;
         self.recovery.restart(Rtt::new(timing, peer_delay));
+        self.mtu = PathMtu::new(packets);
+        let packet = self.packet();
         self.congestion = congestion::new(control, packet);
         self.pacer = Pacer::new(now, packet);
         self.probes = 0;
@@ -332,6 +367,7 @@ impl Path {
             self.numbers.due().filter(|_| self.may_acknowledge(is_server)),
             self.recovery.deadline(),
             self.keep_alive_at(keep_alive),
+            self.mtu.deadline().filter(|_| self.is_good()),
             proof.map(|proof| proof.next),
             proof.and_then(|proof| proof.until),
         ];

@@ -12,6 +12,11 @@ impl RangeSet {
         if range.is_empty() {
             return;
         }
+        // Nearly always it follows what is there.
+        if let Some(last) = self.0.last_mut().filter(|last| last.end == range.start) {
+            last.end = range.end;
+            return;
+        }
         let from = self.0.partition_point(|one| one.end < range.start);
         let to = self.0.partition_point(|one| one.start <= range.end);
         let start = self.0[from..to].first().map_or(range.start, |one| one.start.min(range.start));

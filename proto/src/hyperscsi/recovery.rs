@@ -2,7 +2,7 @@
 
 use core::ops::{Range, RangeInclusive};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use super::rtt::Rtt;
 use crate::time::Time;
@@ -12,6 +12,10 @@ const PACKET_THRESHOLD: u64 = 3;
 
 /// All of as many probe time-outs lost is persistent congestion (RFC 9002, 7.6.1).
 const PERSISTENT: u32 = 3;
+
+/// The round trip is measured at most as often for its own sake: on a short link the acknowledgements that are asked for cost
+/// as much as small commands.
+const STALE_MIN: Duration = Duration::from_millis(2);
 
 /// The backoff of probes stops at this power of two.
 const BACKOFF_MAX: u32 = 10;
@@ -25,6 +29,8 @@ pub(super) enum Content {
     Query,
     /// A packet whose own timer repeats it.
     Control,
+    /// A long packet that tells whether the path carries it: that it is lost says nothing of congestion (RFC 8899, 3).
+    Probe,
 }
 
 /// A packet that is neither acknowledged nor lost.
@@ -35,6 +41,57 @@ pub(super) struct Sent {
     content: Content,
 }
 
+/// The packets in flight, in the order of their numbers.
+#[derive(Debug)]
+struct InFlight {
+    /// A place stays without its packet until those before it are gone, or it is one of too many.
+    places: VecDeque<(u64, Option<Sent>)>,
+    count: usize,
+}
+
+/// Places without packets that stay at least.
+const EMPTY_MAX: usize = 64;
+
+impl InFlight {
+    const fn new() -> Self {
+        Self { places: VecDeque::new(), count: 0 }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds one whose number is higher than all before.
+    fn push(&mut self, number: u64, sent: Sent) {
+        self.places.push_back((number, Some(sent)));
+        self.count += 1;
+    }
+
+    /// Takes out those with these numbers.
+    fn remove(&mut self, numbers: &RangeInclusive<u64>, mut each: impl FnMut(u64, Sent)) {
+        let from = self.places.partition_point(|(number, _)| number < numbers.start());
+        for (number, place) in self.places.range_mut(from..) {
+            if *number > *numbers.end() {
+                break;
+            }
+            if let Some(sent) = place.take() {
+                self.count -= 1;
+                each(*number, sent);
+            }
+        }
+        while let Some((_, None)) = self.places.front() {
+            self.places.pop_front();
+        }
+        if self.places.len() > 2 * self.count + EMPTY_MAX {
+            self.places.retain(|(_, place)| place.is_some());
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &Sent)> {
+        self.places.iter().filter_map(|(number, place)| Some((*number, place.as_ref()?)))
+    }
+}
+
 /// What an acknowledgement tells.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
@@ -43,16 +100,29 @@ pub(super) struct Outcome {
     /// Bytes acknowledged, and when the last of them was sent.
     pub(super) acked_bytes: u64,
     pub(super) acked_sent: Time,
+    /// The size of the longest packet acknowledged, 0 without any.
+    pub(super) acked_longest: u64,
     /// When the last lost packet was sent.
     pub(super) lost_sent: Option<Time>,
+    /// The size of the shortest lost packet.
+    pub(super) lost_shortest: Option<u64>,
     pub(super) persistent: bool,
+}
+
+impl Outcome {
+    fn acknowledged(&mut self, sent: Sent) {
+        self.acked_bytes += sent.size;
+        self.acked_longest = self.acked_longest.max(sent.size);
+        self.acked_sent = self.acked_sent.max(sent.at);
+        self.acked.push(sent.content);
+    }
 }
 
 /// The packets of a path in flight.
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) rtt: Rtt,
-    sent: BTreeMap<u64, Sent>,
+    sent: InFlight,
     in_flight: u64,
     largest_acked: Option<u64>,
     loss_at: Option<Time>,
@@ -72,7 +142,7 @@ impl Recovery {
     pub(super) const fn new(rtt: Rtt) -> Self {
         Self {
             rtt,
-            sent: BTreeMap::new(),
+            sent: InFlight::new(),
             in_flight: 0,
             largest_acked: None,
             loss_at: None,
@@ -101,7 +171,8 @@ impl Recovery {
 
     /// Whether the round trip was not measured lately, so that an acknowledgement should be asked for.
     pub(super) fn is_stale(&self, now: Time) -> bool {
-        self.measured.is_none_or(|at| now - at > self.rtt.smoothed() * 4)
+        let long = (self.rtt.smoothed() * 4).max(STALE_MIN);
+        self.measured.is_none_or(|at| now - at > long)
     }
 
     /// A packet was sent; `asked` says whether the peer acknowledges it at once.
@@ -113,7 +184,7 @@ impl Recovery {
         content: Content,
     ) {
         self.asked = asked;
-        self.sent.insert(number, Sent { at: now, size, content });
+        self.sent.push(number, Sent { at: now, size, content });
         self.in_flight += size;
         self.counts.0 += 1;
         self.last_sent = now;
@@ -129,17 +200,16 @@ impl Recovery {
         let mut outcome = Outcome::default();
         let largest = ranges.first().map(|range| *range.end());
         for range in ranges {
-            while let Some((number, _)) = self.sent.range(range.clone()).next() {
-                let number = *number;
-                let sent = self.sent.remove(&number).expect("it was just found");
+            self.sent.remove(range, |number, sent| {
                 if largest == Some(number) {
                     self.rtt.add(now - sent.at, held);
                     self.measured = Some(now);
                     self.first_measured.get_or_insert(now);
                 }
-                self.acknowledged(sent, &mut outcome);
-            }
+                outcome.acknowledged(sent);
+            });
         }
+        self.in_flight -= outcome.acked_bytes;
         self.largest_acked = self.largest_acked.max(largest);
         if !outcome.acked.is_empty() {
             self.backoff = 0;
@@ -154,14 +224,14 @@ impl Recovery {
         let mut outcome = Outcome::default();
         let (mut first, mut all_are_known) = (None, true);
         for number in numbers {
-            match self.sent.remove(&number) {
-                Some(sent) => {
-                    first = Some(first.map_or(sent.at, |first: Time| first.min(sent.at)));
-                    self.acknowledged(sent, &mut outcome);
-                }
-                None => all_are_known = false,
-            }
+            let before = outcome.acked.len();
+            self.sent.remove(&(number..=number), |_, sent| {
+                first = Some(first.map_or(sent.at, |first: Time| first.min(sent.at)));
+                outcome.acknowledged(sent);
+            });
+            all_are_known &= outcome.acked.len() > before;
         }
+        self.in_flight -= outcome.acked_bytes;
         // A client whose requests are only answered, and not acknowledged, has no other measurement.
         let took = first.filter(|_| all_are_known).map(|first| now - first);
         if let Some(took) = took.filter(|took| *took < self.rtt.smoothed()) {
@@ -173,22 +243,15 @@ impl Recovery {
         outcome
     }
 
-    fn acknowledged(&mut self, sent: Sent, outcome: &mut Outcome) {
-        self.in_flight -= sent.size;
-        outcome.acked_bytes += sent.size;
-        outcome.acked_sent = outcome.acked_sent.max(sent.at);
-        outcome.acked.push(sent.content);
-    }
-
     /// Moves what is lost by now to `outcome` (RFC 9002, A.10). The numbers that the peer has are `acked`.
     fn detect(&mut self, now: Time, acked: &[RangeInclusive<u64>], outcome: &mut Outcome) {
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return };
         let delay = self.rtt.loss_delay();
         let mut lost = Vec::new();
-        for (number, sent) in self.sent.range(..largest) {
+        for (number, sent) in self.sent.iter().take_while(|(number, _)| *number < largest) {
             if largest - number >= PACKET_THRESHOLD || now - sent.at >= delay {
-                lost.push(*number);
+                lost.push(number);
             } else {
                 let at = sent.at + delay;
                 self.loss_at = Some(self.loss_at.map_or(at, |first| first.min(at)));
@@ -196,12 +259,17 @@ impl Recovery {
         }
         let mut times = Vec::new();
         for number in lost {
-            let sent = self.sent.remove(&number).expect("it was just found");
-            self.in_flight -= sent.size;
-            self.counts.1 += 1;
-            times.push((number, sent.at));
-            outcome.lost_sent = outcome.lost_sent.max(Some(sent.at));
-            outcome.lost.push(sent.content);
+            self.sent.remove(&(number..=number), |_, sent| {
+                self.in_flight -= sent.size;
+                self.counts.1 += 1;
+                if sent.content != Content::Probe {
+                    times.push((number, sent.at));
+                    outcome.lost_sent = outcome.lost_sent.max(Some(sent.at));
+                    let shortest = outcome.lost_shortest.map_or(sent.size, |it| it.min(sent.size));
+                    outcome.lost_shortest = Some(shortest);
+                }
+                outcome.lost.push(sent.content);
+            });
         }
         outcome.persistent = self.is_persistent(&times, acked);
     }
@@ -257,17 +325,17 @@ impl Recovery {
 
     /// Nothing of what is in flight will be acknowledged: what it carried.
     pub(super) fn abandon(&mut self) -> Vec<Content> {
-        let sent = core::mem::take(&mut self.sent);
-        self.counts.1 += sent.len() as u64;
+        let sent = core::mem::replace(&mut self.sent, InFlight::new());
+        self.counts.1 += sent.count as u64;
         (self.in_flight, self.loss_at) = (0, None);
-        sent.into_values().map(|sent| sent.content).collect()
+        sent.places.into_iter().filter_map(|(_, place)| place).map(|sent| sent.content).collect()
     }
 
     /// The oldest bytes of a message in flight, for a probe.
     pub(super) fn oldest_fragment(&self) -> Option<(u16, u32, Range<u32>)> {
-        self.sent.values().find_map(|sent| match &sent.content {
+        self.sent.iter().find_map(|(_, sent)| match &sent.content {
             Content::Fragment { slot, seq, range } => Some((*slot, *seq, range.clone())),
-            Content::Query | Content::Control => None,
+            Content::Query | Content::Control | Content::Probe => None,
         })
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use admission::{Admission, Proof};
 use session::Session;
 
-use super::address::{Endpoint, LinkId, Transmit};
+use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood, reply_header};
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
 use super::config::{Config, Fill, Random};
@@ -86,6 +86,9 @@ const UNDECIDED_MAX: usize = 64;
 
 /// Answers of set-up that wait to be sent.
 const ANSWERS_MAX: usize = 256;
+
+/// Packets of a connection that are sent before others have their turn: as many as UDP sends in one piece.
+const TURN: usize = 44;
 
 /// A server with all its connections.
 #[derive(Debug)]
@@ -217,34 +220,45 @@ impl Server {
         sessions.chain(self.admission.deadline()).min()
     }
 
-    /// The next packet to be sent, until there is none.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        self.poll_transmit_by(now, &|_| true)
+    /// When the pace lets the next packet leave, if that is what it waits for.
+    #[must_use]
+    pub fn pace(&self) -> Option<Time> {
+        self.sessions.values().filter_map(Session::pace).min()
     }
 
-    /// The same, without data for links that take nothing now.
-    pub fn poll_transmit_by(
-        &mut self,
-        now: Time,
-        takes: &dyn Fn(LinkId) -> bool,
-    ) -> Option<Transmit> {
-        if let Some(transmit) = self.transmits.pop_front() {
-            return Some(transmit);
-        }
-        // One packet of each connection in turn.
-        let after = self.sessions.range(self.turn..).map(|(cid, _)| *cid);
-        let before = self.sessions.range(..self.turn).map(|(cid, _)| *cid);
-        let order: Vec<u32> = after.chain(before).collect();
-        for cid in order {
-            let session = self.sessions.get_mut(&cid)?;
-            let transmit = session.poll_transmit(now, takes);
+    /// The next packet to be sent, until there is none.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        let mut outbox = OnePacket::default();
+        self.transmit(now, &mut outbox);
+        outbox.0
+    }
+
+    /// Sends the packets that there are to be sent, as many as are taken.
+    pub fn transmit(&mut self, now: Time, outbox: &mut dyn Outbox) {
+        // Connections in a row that have nothing to send.
+        let mut quiet = 0;
+        while outbox.has_room() {
+            if let Some(transmit) = self.transmits.pop_front() {
+                transmit.push(outbox);
+                continue;
+            }
+            let next = self.sessions.range_mut(self.turn..).next();
+            let Some((cid, session)) = next else {
+                if self.turn == 0 {
+                    return;
+                }
+                self.turn = 0;
+                continue;
+            };
+            let cid = *cid;
+            let any = session.transmit(now, TURN, outbox);
+            self.turn = cid.wrapping_add(1);
             self.settle(cid);
-            if transmit.is_some() {
-                self.turn = cid.wrapping_add(1);
-                return transmit;
+            quiet = if any { 0 } else { quiet + 1 };
+            if quiet >= self.sessions.len() {
+                return;
             }
         }
-        None
     }
 
     /// The next event, until there is none.
@@ -319,7 +333,7 @@ impl Server {
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and
-    /// [`Ended::Full`], which a client is told also before it was accepted.
+    /// [`Ended::Full`] and [`Ended::Paused`], which a client is told also before it was accepted.
     pub fn close(&mut self, connection: ConnectionId, reason: Ended) {
         if let Some(session) = self.sessions.get_mut(&connection.0) {
             session.end(reason);

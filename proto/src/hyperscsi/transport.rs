@@ -5,11 +5,11 @@ mod paths;
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
-use super::address::{Endpoint, LinkId, Transmit};
+use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
 use super::config::{Config, Random};
 use super::ended::Ended;
-use super::epochs::Epochs;
+use super::epochs::{Epochs, sealed_len};
 use super::keys::{FORGED_MAX, Root};
 use super::outgoing::Outgoing;
 use super::path::{Path, PathState, PathStats, Profile, Unacknowledged};
@@ -61,8 +61,8 @@ pub(super) struct Transport {
     outgoing: BTreeMap<u16, Outgoing>,
     /// The bytes of these messages, by their devices.
     unsent: BTreeMap<u16, u64>,
-    /// Slots whose message has something to send.
-    ready: VecDeque<u16>,
+    /// Slots whose message has something to send, and its priority: the highest first.
+    ready: VecDeque<(u8, u16)>,
     controls: VecDeque<Control>,
     options: Options,
     forged: u64,
@@ -85,7 +85,7 @@ impl Transport {
             timing: config.timing,
             peer_delay: options.ack_delay,
             control: config.congestion,
-            packet: options.packet_max,
+            packets: (config.packet_first, options.packet_max),
         };
         Self {
             is_server,
@@ -128,6 +128,11 @@ impl Transport {
     /// The bytes of messages of these devices that the peer has not taken.
     pub(super) fn unsent(&self, devices: Range<u16>) -> u64 {
         self.unsent.range(devices).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// When the pace lets the next fragment leave, if it is what holds it back.
+    pub(super) const fn pace(&self) -> Option<Time> {
+        self.pace
     }
 
     /// What the peer has granted: bytes and slots.
@@ -271,8 +276,11 @@ impl Transport {
             return false;
         };
         message.on_lost(range);
-        if message.is_ready() && !self.ready.contains(&slot) {
-            self.ready.push_front(slot);
+        let one = (message.priority, slot);
+        if message.is_ready() && !self.ready.contains(&one) {
+            // Before all of the same priority.
+            let at = self.ready.iter().position(|other| other.0 <= one.0);
+            self.ready.insert(at.unwrap_or(self.ready.len()), one);
         }
         true
     }
@@ -281,8 +289,10 @@ impl Transport {
     pub(super) fn send(&mut self, slot: u16, message: Outgoing) {
         self.remove(slot);
         *self.unsent.entry(message.device.0).or_default() += u64::from(message.len());
+        // Behind all of the same priority.
+        let at = self.ready.iter().rposition(|other| other.0 >= message.priority);
+        self.ready.insert(at.map_or(0, |at| at + 1), (message.priority, slot));
         self.outgoing.insert(slot, message);
-        self.ready.push_back(slot);
     }
 
     /// Whether the peer has not acknowledged all of the message in this slot.
@@ -305,7 +315,7 @@ impl Transport {
 
     fn remove(&mut self, slot: u16) -> Option<Outgoing> {
         let message = self.outgoing.remove(&slot)?;
-        self.ready.retain(|one| *one != slot);
+        self.ready.retain(|one| one.1 != slot);
         if let Some(unsent) = self.unsent.get_mut(&message.device.0) {
             *unsent -= u64::from(message.len());
         }
@@ -349,9 +359,10 @@ impl Transport {
 
     /// The packet that tells the peer of the end.
     pub(super) fn disconnect(&mut self, reason: u8) -> Option<Transmit> {
-        let best = self.best();
+        let (best, mut outbox) = (self.best(), OnePacket::default());
         let header = self.header(best, Opcode::Disconnect);
-        self.seal(header, &[reason, 0, 0, 0], self.paths[best].endpoint)
+        self.seal((header, &[reason, 0, 0, 0]), self.paths[best].endpoint, &mut outbox);
+        outbox.0
     }
 
     /// The header of the next packet of a path.
@@ -361,20 +372,31 @@ impl Transport {
         Header { cid: self.peer_cid, path, number, ..header }
     }
 
-    fn seal(&mut self, header: Header, body: &[u8], to: Endpoint) -> Option<Transmit> {
-        let Some(packet) = self.epochs.seal(header, body) else {
+    /// Seals a packet without data; how long it is, unless the keys are worn out.
+    fn seal(
+        &mut self,
+        (header, body): (Header, &[u8]),
+        to: Endpoint,
+        outbox: &mut dyn Outbox,
+    ) -> Option<u64> {
+        let sealed = push(&mut self.epochs, (header, &[body]), to, outbox);
+        if sealed.is_none() {
             self.end(Ended::KeyWornOut);
-            return None;
-        };
-        Some(Transmit { to, bytes: packet.into() })
+        }
+        sealed
     }
 
-    /// The next packet; one of data only by links that take more.
-    pub(super) fn poll_transmit(
-        &mut self,
-        now: Time,
-        takes: &dyn Fn(LinkId) -> bool,
-    ) -> Option<Transmit> {
+    /// Sends what there is to be sent, at most as many packets and as many as are taken; whether there was any.
+    pub(super) fn transmit(&mut self, now: Time, most: usize, outbox: &mut dyn Outbox) -> bool {
+        let mut sent = 0;
+        while sent < most && outbox.has_room() && self.transmit_one(now, outbox).is_some() {
+            sent += 1;
+        }
+        sent > 0
+    }
+
+    /// Sends the next packet; one of data only by links that take more.
+    fn transmit_one(&mut self, now: Time, outbox: &mut dyn Outbox) -> Option<u64> {
         if self.ended.is_some() {
             return None;
         }
@@ -383,29 +405,34 @@ impl Transport {
             is_due && path.may_acknowledge(self.is_server)
         };
         if let Some(at) = self.paths.iter().position(owes) {
-            return self.poll_ack(now, at);
+            return self.send_ack(now, at, outbox);
         }
-        if let Some(report) = self.poll_proofs(now) {
+        if let Some(report) = self.send_proof(now, outbox) {
             return Some(report);
         }
         while let Some(control) = self.controls.pop_front() {
-            let sent = self.send_control(now, control);
+            let sent = self.send_control(now, control, outbox);
             if sent.is_some() || self.ended.is_some() {
                 return sent;
             }
         }
-        self.poll_fragment(now, takes)
+        self.send_mtu_probe(now, outbox).or_else(|| self.send_fragment(now, outbox))
     }
 
-    fn poll_ack(&mut self, now: Time, at: usize) -> Option<Transmit> {
+    fn send_ack(&mut self, now: Time, at: usize, outbox: &mut dyn Outbox) -> Option<u64> {
         let (ranges, delay) = self.paths[at].numbers.take(now);
         let (max_bytes, max_slots) = self.grant;
         let body = AckFrame { ranges, delay, max_bytes, max_slots }.emit();
         let header = self.header(at, Opcode::AckReply);
-        self.seal(header, &body, self.paths[at].endpoint)
+        self.seal((header, &body), self.paths[at].endpoint, outbox)
     }
 
-    fn send_control(&mut self, now: Time, control: Control) -> Option<Transmit> {
+    fn send_control(
+        &mut self,
+        now: Time,
+        control: Control,
+        outbox: &mut dyn Outbox,
+    ) -> Option<u64> {
         let Control { opcode, body, via, content } = control;
         let at = match via {
             Via::Best => self.best(),
@@ -420,68 +447,50 @@ impl Transport {
             return None;
         }
         let header = Header { ack_now: content.is_some(), ..self.header(at, opcode) };
-        match content {
-            Some(content) => self.sent(now, at, (header, &body), content),
-            None => self.seal(header, &body, to),
+        let len = self.seal((header, &body), to, outbox)?;
+        if let Some(content) = content {
+            self.paths[at].on_sent(now, (header.number, header.ack_now), len, content);
         }
+        Some(len)
     }
 
-    /// Seals a packet that has to be acknowledged.
-    fn sent(
-        &mut self,
-        now: Time,
-        at: usize,
-        (header, body): (Header, &[u8]),
-        content: Content,
-    ) -> Option<Transmit> {
-        let number = (header.number, header.ack_now);
-        let transmit = self.seal(header, body, self.paths[at].endpoint)?;
-        self.paths[at].on_sent(now, number, transmit.bytes.len() as u64, content);
-        Some(transmit)
-    }
-
-    fn poll_fragment(&mut self, now: Time, takes: &dyn Fn(LinkId) -> bool) -> Option<Transmit> {
-        let at = self.schedule(now, takes)?;
-        let slot = self.next_slot()?;
-        let most = usize::from(self.options.packet_max) - HEADER_LEN - FRAGMENT_LEN - TAG_LEN;
+    fn send_fragment(&mut self, now: Time, outbox: &mut dyn Outbox) -> Option<u64> {
+        let at = self.schedule(now, outbox)?;
+        let (_, slot) = *self.ready.front()?;
+        let most = usize::from(self.paths[at].packet()) - HEADER_LEN - FRAGMENT_LEN - TAG_LEN;
         let message = self.outgoing.get_mut(&slot)?;
         let part = message.take(most as u32)?;
         let fragment =
             Fragment { seq: message.seq, offset: part.range.start, message_len: message.len() };
-        let mut body = Vec::with_capacity(FRAGMENT_LEN + most);
-        fragment.emit(&mut body);
-        message.copy(&part.range, &mut body);
         let path = &mut self.paths[at];
         let (path_number, number) = path.take_number();
         message.packets.push((path_number, number));
-        let (opcode, sec) = (message.opcode, message.sec);
-        let (device, priority, seq) = (message.device, message.priority, message.seq);
         if !message.is_ready() {
-            self.ready.retain(|one| *one != slot);
+            self.ready.pop_front();
         }
         let header = Header {
             cid: self.peer_cid,
             path: path_number,
             number,
-            sec,
+            sec: message.sec,
             slot,
             last: part.last,
             frag: (part.range.start as usize / most % 1024) as u16,
             ack_now: path.asks(now, self.ready.is_empty()),
             again: part.again,
-            priority,
-            device,
-            ..Header::new(opcode, Sec::Encrypt, self.is_server)
+            priority: message.priority,
+            device: message.device,
+            ..Header::new(message.opcode, Sec::Encrypt, self.is_server)
         };
-        let content = Content::Fragment { slot, seq, range: part.range };
-        self.sent(now, at, (header, &body), content)
-    }
-
-    /// The first of the slots with the highest priority.
-    fn next_slot(&self) -> Option<u16> {
-        let priority = |slot: &u16| self.outgoing.get(slot).map_or(0, |message| message.priority);
-        let highest = self.ready.iter().map(priority).max()?;
-        self.ready.iter().copied().find(|slot| priority(slot) == highest)
+        let [head, data] = message.slices(&part.range);
+        let body = [&fragment.emit()[..], head, data];
+        let Some(len) = push(&mut self.epochs, (header, &body), path.endpoint, outbox) else {
+            self.end(Ended::KeyWornOut);
+            return None;
+        };
+        let content = Content::Fragment { slot, seq: message.seq, range: part.range };
+        path.on_sent(now, (number, header.ack_now), len, content);
+        Some(len)
     }
 
     /// Does what is due.
@@ -514,11 +523,21 @@ impl Transport {
     }
 
     fn silence_at(&self) -> Time {
-        let last_valid = self.paths.iter().map(|path| path.last_valid).max();
-        last_valid.unwrap_or(Time::ZERO) + self.options.keep_alive * SILENCE
+        self.last_valid() + self.options.keep_alive * SILENCE
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_transmit`](Self::poll_transmit) has something to do.
+    /// When something authentic came last.
+    pub(super) fn last_valid(&self) -> Time {
+        let last_valid = self.paths.iter().map(|path| path.last_valid).max();
+        last_valid.unwrap_or(Time::ZERO)
+    }
+
+    /// Whether packets were sent that the peer has not acknowledged.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.paths.iter().any(|path| path.recovery.in_flight() > 0)
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) or [`transmit`](Self::transmit) has something to do.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         if self.ended.is_some() {
             return None;
@@ -528,6 +547,20 @@ impl Transport {
         let timers = [self.epochs.deadline(), self.pace, Some(self.silence_at())];
         paths.chain(timers.into_iter().flatten()).min()
     }
+}
+
+/// Seals a packet with a body in parts; how long it is, or nothing if the keys are worn out.
+fn push(
+    epochs: &mut Epochs,
+    (header, body): (Header, &[&[u8]]),
+    to: Endpoint,
+    outbox: &mut dyn Outbox,
+) -> Option<u64> {
+    if epochs.is_worn_out() {
+        return None;
+    }
+    outbox.push(to, &mut |buffer| epochs.seal(header, body, buffer));
+    Some(sealed_len(body) as u64)
 }
 
 /// Whether a packet of sec 1 or 2 is acknowledged (spec, 8).
@@ -573,7 +606,9 @@ pub(super) mod tests {
         for opcode in all {
             let (mut client, mut server) = (transport(false), transport(true));
             let header = Header { sec: Sec::Integrity, ..client.header(0, opcode) };
-            let packet = client.seal(header, &[0; 16], endpoint()).unwrap();
+            let mut outbox = OnePacket::default();
+            client.seal((header, &[0; 16]), endpoint(), &mut outbox);
+            let packet = outbox.0.unwrap();
             let (mut bytes, header) = (packet.bytes.to_vec(), Header::parse(&packet.bytes));
             let packet = (&header.unwrap(), &mut bytes[..]);
             let random = &mut Random(Box::new(|buffer| buffer.fill(1)));

@@ -30,6 +30,8 @@ pub type Block = [u8; 16];
 /// A command block that has been read, once for all that is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
+    /// The block as it came.
+    pub block: Block,
     /// OPERATION CODE.
     pub opcode: u8,
     /// The command and its fields. ILLEGAL REQUEST, with the field that is wrong, for what is not in the table or sets
@@ -49,7 +51,7 @@ impl Parsed {
             (entry.parse)(Fields(block))
         });
         let traits = entry.map_or(Traits::UNKNOWN, |entry| entry.traits(cdb.as_ref().ok()));
-        Self { opcode: Fields(block).u8::<0>(), cdb, traits }
+        Self { block: *block, opcode: Fields(block).u8::<0>(), cdb, traits }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod inquiry;
 pub mod invariants;
 pub mod lun;
 pub mod mode;
+pub mod pass_through;
 pub mod ports;
 pub mod provisioning;
 pub mod readiness;

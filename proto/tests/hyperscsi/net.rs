@@ -83,10 +83,12 @@ pub struct Net {
     pub accepts: bool,
     pub connection: Option<ConnectionId>,
     pub held: Vec<(ConnectionId, Request)>,
-    /// It is told that it may have no more connections.
-    pub is_full: bool,
+    /// Why it is refused, and told so.
+    pub refusal: Option<Ended>,
     /// Whether it is decided about clients.
     pub decides: bool,
+    /// Longer packets do not arrive.
+    pub mtu: usize,
     /// Nothing arrives at the client.
     pub deaf: bool,
     /// An abort is answered before the command that it ends.
@@ -100,6 +102,9 @@ pub fn endpoint(port: u16) -> Endpoint {
 
 pub const SERVER_PORT: u16 = PORT;
 
+/// The longest packet, unless a test says otherwise: none is looked for then.
+pub const PACKET: u16 = 1452;
+
 pub fn identity(byte: u8) -> Identity {
     Identity::fresh(&mut |buffer| buffer.fill(byte))
 }
@@ -107,7 +112,7 @@ pub fn identity(byte: u8) -> Identity {
 pub fn config(who: u8, site: u8) -> Config {
     let site = SiteKey::from_bytes([site; SITE_KEY_LEN]);
     let config = Config::ip(identity(who), site, soft::new_cipher);
-    Config { timing: Timing::ETHERNET, ..config }
+    Config { timing: Timing::ETHERNET, packet_max: PACKET, packet_first: PACKET, ..config }
 }
 
 pub fn fill(seed: u64) -> Fill {
@@ -153,8 +158,9 @@ impl Net {
             accepts: true,
             connection: None,
             held: Vec::new(),
-            is_full: false,
+            refusal: None,
             decides: true,
+            mtu: usize::MAX,
             deaf: false,
             answers_aborts_first: false,
         }
@@ -200,7 +206,7 @@ impl Net {
     pub fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
         self.wiretap.push((to, bytes.to_vec()));
         let weather = self.way(to).map_or(self.weather, |way| way.weather);
-        if self.random.below(1000) < weather.losses {
+        if self.random.below(1000) < weather.losses || bytes.len() > self.mtu {
             return;
         }
         let copies = 1 + u64::from(self.random.below(1000) < weather.repeats);
@@ -237,8 +243,8 @@ impl Net {
                 self.connection = Some(connection);
                 if !self.decides {
                     // Nobody says anything.
-                } else if self.is_full {
-                    self.server.close(connection, Ended::Full);
+                } else if let Some(why) = self.refusal {
+                    self.server.close(connection, why);
                 } else if self.accepts {
                     self.server.accept(self.now, connection, devices());
                 } else {

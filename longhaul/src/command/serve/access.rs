@@ -1,5 +1,6 @@
 //! Who may use what, as logins ask for it.
 
+use proto::client::ClientId;
 use proto::iscsi::login::policy::{self, Policy};
 use proto::iscsi::name::IscsiName;
 
@@ -7,6 +8,7 @@ use crate::command::options::blocking;
 use crate::config::{self, Client, Config, Served};
 use crate::credentials;
 use crate::failure::Outcome;
+use crate::target::shares::ListedShare;
 
 /// The clients, in their order. Reads their secrets.
 pub(super) async fn clients_of(config: &Config) -> Outcome<Vec<policy::Client>> {
@@ -30,6 +32,21 @@ pub(super) fn policy(
     let demand = |volume: &Served| Some((volume.target.clone(), volume.protection.0?));
     let demands = config.volumes.iter().filter_map(demand);
     demands.fold(policy, |policy, (target, least)| policy.demanding(target, least))
+}
+
+/// What the clients are given of a server that has not enough for all.
+pub(super) fn shares(config: &Config) -> Vec<ListedShare> {
+    let listed = |client: &Client| {
+        let account = client.chap.as_ref().map(|chap| chap.initiator.name.clone());
+        let account = account.map(ClientId::Account);
+        ListedShare {
+            name: client.name.clone(),
+            proofs: account.into_iter().chain(client.key.map(ClientId::Key)).collect(),
+            initiator: client.initiator.as_ref().map(|name| name.as_str().to_owned()),
+            share: client.share,
+        }
+    };
+    config.clients.iter().map(listed).collect()
 }
 
 /// A client that may use a media changer may use its drives likewise.

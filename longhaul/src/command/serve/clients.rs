@@ -138,6 +138,9 @@ impl Live {
                 read_only: names(&client.read_only),
                 administrator: client.administers,
                 paused: client.paused,
+                weight: client.share.weight,
+                rate: client.share.bytes,
+                iops: client.share.commands,
                 sessions: sessions.iter().filter(its).count(),
                 proves,
             }

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::front::iscsi::Portal;
 use crate::served_volumes::ServedVolumes;
 use crate::size::Size;
-use crate::uri::{self, Uri};
+use crate::uri::{self, ScsiPlace, Uri};
 
 /// Refuses a configuration that contradicts itself.
 pub(super) fn refuse(config: &Config, portals: &[Portal]) -> Outcome {
@@ -159,6 +159,9 @@ fn place(uri: &Uri) -> Option<StoreName> {
         uri::Location::Changer(directory) => {
             let found = directory.metadata().ok()?;
             Some(StoreName::Inode(found.dev(), found.ino()))
+        }
+        uri::Location::Passed(ScsiPlace::Device(path)) => {
+            Some(StoreName::Device(path.metadata().ok()?.rdev()))
         }
         uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
         uri::Location::Served(volume) => {

@@ -168,13 +168,14 @@ impl Links {
         self,
         offering: Offering,
         ports: Vec<Port>,
-        (other, held): (&iscsi::Node, u64),
+        (other, limits): (&iscsi::Node, &iscsi::Limits),
         administrator: Arc<dyn Administrator>,
     ) -> Outcome<Servers> {
-        let node = Node::new(offering, ports, held, other).with_administrator(administrator);
+        let node = Node::new(offering, ports, limits.held, other).with_administrator(administrator);
         let node = Arc::new(node);
         let server = |LinksOfOneKind { links, interfaces, config }| {
-            let server = Server::new(Arc::clone(&node), links, with_limits(config), random())?;
+            let (node, config) = (Arc::clone(&node), with_limits(config));
+            let server = Server::new(node, (links, limits.awake), config, random())?;
             Ok::<_, io::Error>((server, interfaces))
         };
         let servers: Result<Vec<_>, _> = self.0.into_iter().map(server).collect();

@@ -21,7 +21,7 @@ use super::pending_edit::PendingEdit;
 use super::portals::list as places;
 use super::{
     LEVEL, Remembered, clients_of, conflicts, discard, disks, note_sizes, open, policy,
-    refuse_state, refuse_unauthenticated, remember, targets, unless_stopped,
+    refuse_state, refuse_unauthenticated, remember, shares, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::cluster::Cluster;
@@ -114,6 +114,7 @@ impl Live {
         (invitations, movements): (OpenInvitations, Movements),
     ) -> Self {
         let open_volumes = open_volumes(&config.volumes, chains, disks, remembered).collect();
+        node.set_shares(shares(&config));
         let closings = Closings::default();
         let known_as = (None, Vec::new());
         let (beside, cluster) = (None, None);
@@ -268,6 +269,8 @@ impl Live {
         let turned = turned(&self.access(&self.config), &access);
         let same = super::hyperscsi::offering(&config, devices.clone(), policy.clone());
         let offering = Offering { devices, policy, limits: limits(&config.limits), access };
+        // Of sessions that stay, too, by whatever transport.
+        self.node.set_shares(shares(&config));
         let (leaving, gone) = self.node.replace(offering);
         let beside = self.beside.as_ref().map(|node| node.replace(same));
         let (more, gone_beside) = beside.map_or((0, None), |(more, gone)| (more, Some(gone)));

@@ -20,6 +20,7 @@ use crate::cluster::{Cluster, Observer, ROLES, name_of};
 use crate::front::hyperscsi;
 use crate::front::iscsi::Node;
 use crate::target::meter::{Activity, BUCKETS, Work, bound};
+use crate::target::shares::ShareStatus;
 use crate::target::status::{ClusterStatus, LinkLosses, PathStatus, Status};
 
 /// Clients at a time; more wait to be accepted.
@@ -133,6 +134,7 @@ impl Collector for Snapshot {
         }
         latencies(encoder, status)?;
         links(encoder, status)?;
+        shares(encoder, status)?;
         gateway(encoder, status)?;
         paths(encoder, status)
     }
@@ -187,6 +189,33 @@ fn links(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
     });
     let help = "Packets that were lost at this end of a HyperSCSI link.";
     family(encoder, MetricType::Counter, "link_losses", help, samples)
+}
+
+const OF_SHARES: [Value<ShareStatus>; 4] = [
+    (MetricType::Gauge, "client_weight", "The weight of a client.", |it| it.weight.into()),
+    (
+        MetricType::Gauge,
+        "client_waiting",
+        "Commands that wait for the turn or the rate of their client.",
+        |it| it.waiting,
+    ),
+    (MetricType::Counter, "client_waits", "Commands that have waited for it.", |it| it.waited),
+    (MetricType::Counter, "client_waited_microseconds", "How long they waited, together.", |it| {
+        it.waited_us
+    }),
+];
+
+/// What clients are given that have a weight or a rate.
+fn shares(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    if status.shares.is_empty() {
+        return Ok(());
+    }
+    for (kind, name, help, value) in OF_SHARES {
+        let shares = status.shares.iter();
+        let samples = shares.map(|(client, it)| ([("client", client.as_str())], value(it)));
+        family(encoder, kind, name, help, samples)?;
+    }
+    Ok(())
 }
 
 const OF_PATHS: [Value<PathStatus>; 4] = [
@@ -314,9 +343,11 @@ mod tests {
         let targets = ["iqn.2000-01.example:a", "iqn.2000-01.example:b"];
         let targets = targets.map(|target| (target.to_owned(), activity.clone()));
         let losses = LinkLosses { refused: 4, overrun: 5, cut: 6 };
+        let share = ShareStatus { weight: 9, waited: 20, ..Default::default() };
         Status {
             targets: targets.into(),
             sessions: vec![session()],
+            shares: BTreeMap::from([("laptop".to_owned(), share)]),
             links: BTreeMap::from([("0.0.0.0:5674".to_owned(), losses)]),
             cluster: Some(gateway()),
             ..Status::default()
@@ -426,6 +457,7 @@ mod tests {
         assert_eq!((first("longhaul_path_packets"), first("longhaul_path_losses")), (800.0, 9.0));
         assert_eq!(first("longhaul_path_window_bytes"), 9000.0);
         assert_eq!(first("longhaul_path_rtt_microseconds"), 70.0);
+        assert_eq!((first("longhaul_client_weight"), first("longhaul_client_waits")), (9.0, 20.0));
         assert_eq!(first("longhaul_cluster_epoch"), 7.0);
         assert_eq!(first("longhaul_cluster_takeovers"), 2.0);
         assert_eq!(first("longhaul_cluster_permitted_milliseconds"), 3000.0);

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request, TaskFunction,
-    TaskResponse,
+    Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request, TaskAttribute,
+    TaskFunction, TaskResponse,
 };
 use proto::identity::PublicKey;
 use proto::scsi::{Status, lun};
@@ -88,6 +88,8 @@ impl EndOfConnection {
 pub(super) enum Refusal {
     /// It may use nothing, and is told nothing.
     Unknown,
+    /// It may do nothing for now, and is told so.
+    Paused,
     /// It has as many sessions as it may.
     Full,
 }
@@ -98,6 +100,9 @@ pub(super) async fn admit(
     (client, port): (PublicKey, u64),
     peer: String,
 ) -> Result<Admitted, Refusal> {
+    if node.pauses(client) {
+        return Err(Refusal::Paused);
+    }
     let (mut sessions, mut places, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     let paths = Arc::<Paths>::default();
     for (target, volumes) in node.volumes(client) {
@@ -122,7 +127,8 @@ pub(super) async fn admit(
             places.push(Some((sessions.len(), unit)));
             devices.push(Device { handle, name: name.into(), level: Level::Encrypt, read_only });
         }
-        let (handles, tasks) = (first..places.len() as u16, Tasks::new(&node.pools));
+        let tasks = Tasks::new(&node.pools, handle.entry.turns());
+        let handles = first..places.len() as u16;
         sessions.push(Session { handles, device, tasks, handle });
     }
     let connection = Connection { client, port, peer, paths, sessions, devices: places };
@@ -151,6 +157,11 @@ impl Connection {
         self.paths.note(stats);
     }
 
+    /// Whether no command of it runs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sessions.iter().all(|session| session.tasks.is_idle())
+    }
+
     fn find(&mut self, device: Handle) -> Option<(&mut Session, u16)> {
         let (session, unit) = (*self.devices.get(usize::from(device.0))?)?;
         Some((self.sessions.get_mut(session)?, unit))
@@ -165,7 +176,7 @@ impl Connection {
         (request, command): (Request, Command),
         unsent: impl Fn(Range<u16>) -> u64,
     ) -> Result<(), EndOfConnection> {
-        let Command { device, cdb, data_out, data_in_len, .. } = command;
+        let Command { device, cdb, data_out, data_in_len, attribute, priority } = command;
         // The machine knows the handles, so that it is one of those that were given out.
         let (session, unit) = self.find(device).ok_or(EndOfConnection::Changed)?;
         let mut block = [0; CDB_LEN];
@@ -176,6 +187,8 @@ impl Connection {
             cdb: block,
             data: data_out,
             room: data_in_len,
+            priority,
+            in_order: attribute != TaskAttribute::Simple,
             arrived: now,
         };
         let unsent = unsent(session.handles.clone());

@@ -167,6 +167,11 @@ impl Node {
         found
     }
 
+    /// Whether a client may do nothing for now.
+    pub(super) fn pauses(&self, client: PublicKey) -> bool {
+        self.target.serving().authorization.policy.pauses_key(client)
+    }
+
     pub(super) fn sessions(&self) -> &Sessions<SessionInfo> {
         &self.target.sessions
     }

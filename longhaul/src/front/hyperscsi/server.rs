@@ -9,12 +9,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use host::link;
 use proto::hyperscsi::{
-    Config, ConnectionId, Ended, Endpoint, Fill, Server as Machine, ServerEvent,
+    Config, ConnectionId, Ended, Endpoint, Fill, Outbox, Server as Machine, ServerEvent,
 };
 use proto::identity::PublicKey;
 use proto::time::Time;
@@ -24,6 +25,7 @@ use tracing::{info, warn};
 
 use super::connection::{Admitted, Connection, EndOfConnection, Managing, Refusal, admit};
 use super::node::Node;
+use crate::net::busy_poll::BusyPoll;
 use crate::net::hyperscsi_link::{Wire, shown};
 use crate::stop::Stop;
 
@@ -32,10 +34,10 @@ use crate::stop::Stop;
 const CONNECTIONS_MAX: usize = 16;
 
 /// How long sessions have to end when the server stops.
-const STOP_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is noted for the status how the ways to clients are, as long as anything happens.
-const NOTED_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+const NOTED_EVERY: Duration = Duration::from_millis(100);
 
 /// A client that waits for its sessions: for those that it replaces to end.
 type Admission = Pin<Box<dyn Future<Output = (ConnectionId, Result<Admitted, Refusal>)> + Send>>;
@@ -62,6 +64,7 @@ pub struct Server {
     ending: JoinSet<()>,
     /// When it is noted again how the ways to clients are.
     note_at: Time,
+    busy_poll: BusyPoll,
 }
 
 /// The addresses of links, as one text.
@@ -70,10 +73,10 @@ fn names(wire: &Wire) -> String {
 }
 
 impl Server {
-    /// Serves `node` on `links`.
+    /// Serves `node` on `links`, which are polled for as long before the server sleeps, where that pays.
     pub fn new(
         node: Arc<Node>,
-        links: Vec<link::Link>,
+        (links, awake): (Vec<link::Link>, Duration),
         config: Config,
         random: Fill,
     ) -> io::Result<Self> {
@@ -92,6 +95,7 @@ impl Server {
             managing: FuturesUnordered::new(),
             ending: JoinSet::new(),
             note_at: Time::ZERO,
+            busy_poll: BusyPoll::new(awake),
         })
     }
 
@@ -113,8 +117,8 @@ impl Server {
         self.close_all();
         // The word that it is over has to leave; who does not hear it finds out by itself.
         let (wire, machine) = (&mut self.wire, &mut self.machine);
-        let mut next = |now, takes: &dyn Fn(_) -> bool| machine.poll_transmit_by(now, takes);
-        let _ = poll_fn(|cx| Poll::Ready(wire.poll_send(cx, &mut next))).await;
+        let mut transmit = |now, outbox: &mut dyn Outbox| machine.transmit(now, outbox);
+        let _ = poll_fn(|cx| Poll::Ready(wire.poll_send(cx, &mut transmit))).await;
         let ended = async { while self.ending.join_next().await.is_some() {} };
         timeout(STOP_MAX, ended).await.is_ok()
     }
@@ -131,9 +135,20 @@ impl Server {
             match self.turn(cx) {
                 Err(why) => return Poll::Ready(why),
                 Ok(true) => {}
+                Ok(false) if self.busy_poll(cx) => {}
                 Ok(false) => return Poll::Pending,
             }
         }
+    }
+
+    /// Nothing is left to do. The answers of units take their time; a client may be back at once, so the links are polled a few
+    /// times. Whether something has arrived.
+    fn busy_poll(&mut self, cx: &mut Context<'_>) -> bool {
+        let Self { wire, machine, busy_poll, connections, .. } = self;
+        let clock = wire.clock();
+        let mut each = |now, from, packet: &mut [u8]| machine.handle_packet(now, from, packet);
+        connections.values().all(Connection::is_idle)
+            && busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each))
     }
 
     /// Whether anything was done.
@@ -142,7 +157,10 @@ impl Server {
         let mut any = self.wire.poll_recv(cx, |now, from, packet| {
             machine.handle_packet(now, from, packet);
         })?;
-        if self.wire.poll_deadline(cx, self.machine.next_deadline()) {
+        if any {
+            self.busy_poll.ends(self.wire.now());
+        }
+        if self.wire.poll_deadline(cx, self.machine.next_deadline(), self.machine.pace()) {
             self.machine.handle_timeout(self.wire.now());
             // While the link takes nothing, what is due to be sent stays due.
             any |= !self.wire.is_blocked();
@@ -155,7 +173,7 @@ impl Server {
         any |= self.poll_admissions(cx) | self.poll_connections(cx) | self.poll_managing(cx);
         while let Poll::Ready(Some(_)) = self.ending.poll_join_next(cx) {}
         let machine = &mut self.machine;
-        any |= self.wire.poll_send(cx, |now, takes| machine.poll_transmit_by(now, takes))?;
+        any |= self.wire.poll_send(cx, |now, outbox| machine.transmit(now, outbox))?;
         self.note();
         Ok(any)
     }
@@ -256,6 +274,10 @@ impl Server {
                 Err(Refusal::Full) => {
                     warn!(peer, %client, "refused: the client has as many sessions as it may have");
                     self.machine.close(id, Ended::Full);
+                }
+                Err(Refusal::Paused) => {
+                    info!(peer, %client, "refused: the client is paused");
+                    self.machine.close(id, Ended::Paused);
                 }
                 Err(Refusal::Unknown) => self.machine.refuse(now, id),
             }

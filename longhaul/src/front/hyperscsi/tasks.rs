@@ -9,10 +9,11 @@ use proto::scsi::{Parsed, Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
 
-use crate::target::executor::{CommandRecord, Executor, Ready};
+use crate::target::executor::{CommandRecord, Executor, Place, Ready};
 use crate::target::lun::{Command, Response, TargetDevice};
 use crate::target::memory_quota::{Pools, Quota};
 use crate::target::sessions::SessionEntry;
+use crate::target::shares::Turns;
 
 /// The longest answer of a command that moves no blocks.
 const ANSWER_MAX: u32 = 64 << 10;
@@ -27,6 +28,10 @@ pub(super) struct Arrival<T> {
     pub(super) data: Bytes,
     /// How much data-in the initiator has room for.
     pub(super) room: u32,
+    /// A hint: those of a higher one go first.
+    pub(super) priority: u8,
+    /// Its task attribute is another than SIMPLE.
+    pub(super) in_order: bool,
     /// When it came.
     pub(super) arrived: Time,
 }
@@ -77,9 +82,9 @@ pub(super) struct Tasks<T> {
 }
 
 impl<T: Copy + Ord + Unpin> Tasks<T> {
-    pub(super) fn new(pools: &Pools) -> Self {
+    pub(super) fn new(pools: &Pools, turns: Turns) -> Self {
         Self {
-            executor: Executor::default(),
+            executor: Executor::new(turns),
             quota: Quota::new(pools),
             units: BTreeMap::new(),
             aborted: BTreeSet::new(),
@@ -89,7 +94,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         }
     }
 
-    /// Runs a command, or lets it wait until there is memory for its answer beside `unsent` bytes of others.
+    /// Runs a command, or lets it wait for its turn, and until there is memory for its answer beside `unsent` bytes of others.
     pub(super) fn begin<S>(
         &mut self,
         cx: &mut Context<'_>,
@@ -97,7 +102,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         arrival: Arrival<T>,
         unsent: u64,
     ) {
-        let Arrival { task, lun: number, cdb, data, room, arrived } = arrival;
+        let Arrival { task, lun: number, cdb, data, room, priority, in_order, arrived } = arrival;
         let unit = Arc::clone(device.unit(lun::encode(number)));
         let parsed = Parsed::of(&cdb, unit.device_type());
         let asked = unit.working_memory(&parsed);
@@ -108,7 +113,23 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         let command = Command { parsed, data: vec![data], announced };
         entry.meter.began();
         self.units.insert(task, (number, room));
-        let ready = Ready { task, record, weight, unit, command };
+        let bytes = u64::from(asked).max(record.out);
+        let place = Place { lun: number, bytes, priority, in_order };
+        let ready = Ready { task, record, weight, unit, command, place, service: None };
+        if let Some(ready) = self.executor.take_turn(cx, ready) {
+            self.admit(cx, entry, ready, unsent);
+        }
+    }
+
+    /// Runs a command whose turn it is, if there is memory for its answer.
+    fn admit<S>(
+        &mut self,
+        cx: &mut Context<'_>,
+        entry: &SessionEntry<S>,
+        ready: Ready<T>,
+        unsent: u64,
+    ) {
+        let weight = ready.weight;
         let waits = self.executor.next_weight().is_some();
         let total = self.held() + unsent + weight;
         if weight == 0 || (!waits && self.quota.covers(cx, total)) {
@@ -119,9 +140,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
     }
 
     fn start<S>(&mut self, cx: &mut Context<'_>, entry: &SessionEntry<S>, ready: Ready<T>) {
-        let Ready { task, record, weight, unit, command } = ready;
-        let answer = unit.execute(entry.nexus, command);
-        if let Some(response) = self.executor.start(cx, (task, record), weight, answer) {
+        if let Some((task, record, response)) = self.executor.start(cx, entry.nexus, ready) {
             self.end((task, record), response);
         }
     }
@@ -137,6 +156,9 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         while let Poll::Ready((task, record, response)) = self.executor.poll(cx) {
             self.end((task, record), response);
         }
+        for ready in self.executor.poll_turns(cx) {
+            self.admit(cx, entry, ready, unsent);
+        }
         while let Some(weight) = self.executor.next_weight() {
             if !self.quota.covers(cx, self.held() + unsent + weight) {
                 break;
@@ -151,6 +173,11 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
             }
             None => Poll::Pending,
         }
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_idle(&self) -> bool {
+        self.units.is_empty() && self.ended.is_empty()
     }
 
     /// What runs, and what has ended and was not taken from here.
@@ -234,18 +261,22 @@ mod tests {
     use volume::store::memory::Memory;
 
     use super::*;
+    use crate::target::fair_queue::Share;
     use crate::target::lun::Options;
     use crate::target::sessions::{ClientQuota, Identity, SessionHandle, Sessions};
+    use crate::target::shares::ListedShare;
 
     const FIRST: Blocks = Blocks { lba: 0, count: 1 };
 
-    fn session() -> SessionHandle<()> {
+    fn identity() -> Identity {
         let initiator = InitiatorPort { protocol: Protocol::new(0), id: "i".into() };
         let (name, client) = ("i".into(), ClientId::Unauthenticated);
-        let identity =
-            Identity { initiator, name, client, target: Some("t".into()), target_port: 1 };
+        Identity { initiator, name, client, target: Some("t".into()), target_port: 1 }
+    }
+
+    fn session() -> SessionHandle<()> {
         let quota = ClientQuota { sessions: 1, connections: 1 };
-        Sessions::default().add(&identity, quota, || ()).ok().unwrap()
+        Sessions::default().add(&identity(), quota, || ()).ok().unwrap()
     }
 
     fn device(volume: Arc<dyn Volume>) -> TargetDevice {
@@ -254,16 +285,19 @@ mod tests {
 
     fn arrival(task: u32, command: &Command, data: Bytes) -> Arrival<u32> {
         let (cdb, arrived) = (command.cdb, Time::ZERO);
-        Arrival { task, lun: 0, cdb, data, room: 1 << 20, arrived }
+        let (priority, in_order) = (0, false);
+        Arrival { task, lun: 0, cdb, data, room: 1 << 20, priority, in_order, arrived }
     }
 
-    fn tasks() -> Tasks<u32> {
-        Tasks::new(&Pools::new(0, 0))
+    fn session_and_tasks() -> (SessionHandle<()>, Tasks<u32>) {
+        let handle = session();
+        let tasks = Tasks::new(&Pools::new(0, 0), handle.entry.turns());
+        (handle, tasks)
     }
 
     #[tokio::test]
     async fn task_ends_with_what_its_unit_answers() {
-        let (handle, mut tasks) = (session(), tasks());
+        let (handle, mut tasks) = session_and_tasks();
         let (entry, device) = (&handle.entry, device(Arc::new(Memory::new(1 << 20, 512))));
         let cx = &mut Context::from_waker(noop_waker_ref());
         let write = Command::write(FIRST, 512, false);
@@ -286,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn drive_tells_of_its_disc_by_this_transport_too() {
-        let (handle, mut tasks) = (session(), tasks());
+        let (handle, mut tasks) = session_and_tasks();
         let options = Options { device: DeviceType::Optical, ..Options::default() };
         let disc: Arc<dyn Volume> = Arc::new(Memory::new(100 * 2048, 2048));
         let device = TargetDevice::new("t", [(0, disc, options)]);
@@ -304,7 +338,7 @@ mod tests {
     #[tokio::test]
     async fn clear_is_told_when_the_tasks_have_ended_and_they_have_no_answer() {
         let blocked = Arc::new(BlockedWrites::new(Memory::new(1 << 20, 512)));
-        let (handle, mut tasks) = (session(), tasks());
+        let (handle, mut tasks) = session_and_tasks();
         let (entry, device) = (&handle.entry, device(Arc::clone(&blocked) as _));
         let cx = &mut Context::from_waker(noop_waker_ref());
         let write = Command::write(FIRST, 512, false);
@@ -321,10 +355,70 @@ mod tests {
         assert_eq!(cleared.try_recv(), Ok(()), "there was none");
     }
 
+    /// A session of a client that may have one command a second.
+    fn slow_session_and_tasks() -> (Sessions<()>, SessionHandle<()>, Tasks<u32>) {
+        let sessions = Sessions::default();
+        let (identity, quota) = (identity(), ClientQuota { sessions: 1, connections: 1 });
+        let share = Share { commands: Some(1), ..Share::default() };
+        let (proofs, initiator) = (Vec::new(), Some("i".to_owned()));
+        sessions.shares().set(vec![ListedShare { name: "c".into(), proofs, initiator, share }]);
+        let handle = sessions.add(&identity, quota, || ()).ok().unwrap();
+        let tasks = Tasks::new(&Pools::new(0, 0), handle.entry.turns());
+        (sessions, handle, tasks)
+    }
+
+    /// Task management does not wait for a rate, nor does what moves no data, nor the end of the session.
+    #[tokio::test]
+    async fn command_that_waits_for_its_rate_is_ended_at_once() {
+        let (sessions, handle, mut tasks) = slow_session_and_tasks();
+        let (entry, device) = (&handle.entry, device(Arc::new(Memory::new(1 << 20, 512))));
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        let read = Command::read(FIRST, 512);
+        for task in 1..=4 {
+            tasks.begin(cx, (entry, &device), arrival(task, &read, Bytes::new()), 0);
+        }
+        let (task, _, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        assert!(task == 1 && response.is_some(), "nothing was before it");
+        let ready = Command::test_unit_ready();
+        tasks.begin(cx, (entry, &device), arrival(5, &ready, Bytes::new()), 0);
+        let (task, ..) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        assert_eq!(task, 5);
+        assert_eq!(sessions.shares().status()["c"].waiting, 3);
+        tasks.abort(2);
+        let (task, _, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        assert!(task == 2 && response.is_none());
+        let (done, mut cleared) = oneshot::channel();
+        tasks.clear(Some(0), done);
+        assert_eq!(cleared.try_recv(), Ok(()));
+        assert_eq!(sessions.shares().status()["c"].waiting, 0);
+        tasks.begin(cx, (entry, &device), arrival(6, &read, Bytes::new()), 0);
+        tasks.drain().await;
+        drop(tasks);
+        assert_eq!(sessions.shares().status()["c"].waiting, 0);
+    }
+
+    /// A rate that is lifted lets go what waits, and tells the task of the session.
+    #[tokio::test]
+    async fn command_goes_when_its_rate_is_lifted() {
+        let (sessions, handle, mut tasks) = slow_session_and_tasks();
+        let (entry, device) = (&handle.entry, device(Arc::new(Memory::new(1 << 20, 512))));
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        let read = Command::read(FIRST, 512);
+        for task in 1..=100 {
+            tasks.begin(cx, (entry, &device), arrival(task, &read, Bytes::new()), 0);
+        }
+        sessions.shares().set(Vec::new());
+        for _ in 1..=100 {
+            let (_, _, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+            assert!(response.unwrap().status == Status::Good);
+        }
+        assert!(sessions.shares().status().is_empty());
+    }
+
     /// What is not taken by the initiator is held for it, so that it gets no more.
     #[tokio::test]
     async fn answer_waits_for_memory_that_others_hold() {
-        let (handle, mut tasks) = (session(), tasks());
+        let (handle, mut tasks) = session_and_tasks();
         let (entry, device) = (&handle.entry, device(Arc::new(Memory::new(1 << 20, 512))));
         let cx = &mut Context::from_waker(noop_waker_ref());
         let read = Command::read(FIRST, 512);

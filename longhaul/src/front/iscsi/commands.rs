@@ -7,15 +7,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::iscsi::pdu::Pieces;
 use proto::iscsi::target::{self, Reply, Session, TaskId, Wanted};
-use proto::scsi::{Parsed, Status};
+use proto::scsi::{Parsed, Status, lun};
 use proto::time::Time;
 use tracing::warn;
 
 use super::joining::Entry;
 use crate::log_limiter::{LogLimiter, Permit};
-use crate::target::executor::{CommandRecord, Executor, Ready};
+use crate::target::executor::{CommandRecord, Executor, Place, Ready};
 use crate::target::lun::{Command, LogicalUnit, Response, TargetDevice};
 use crate::target::memory_quota::{Pools, Quota};
+use crate::target::shares::Turns;
 
 /// Unsent output up to which more is read whatever the session holds: reading may be what frees it.
 const OUTPUT_MIN: usize = 256 << 10;
@@ -36,8 +37,8 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    pub(super) fn new(pools: &Pools, slow: Duration) -> Self {
-        let (executor, quota) = (Executor::default(), Quota::new(pools));
+    pub(super) fn new(pools: &Pools, slow: Duration, turns: Turns) -> Self {
+        let (executor, quota) = (Executor::new(turns), Quota::new(pools));
         Self { executor, quota, arrived: Time::ZERO, finished: Vec::new(), slow }
     }
 
@@ -86,17 +87,36 @@ impl Commands {
         cx: &mut Context<'_>,
         (session, entry): (&mut Session, &Entry),
         unit: &Arc<dyn LogicalUnit>,
-        (&target::Command { task, announced, room, .. }, parsed): (&target::Command, Parsed),
+        (command, parsed): (&target::Command, Parsed),
         data: Vec<Bytes>,
     ) {
+        let &target::Command { task, announced, room, .. } = command;
         let unit = Arc::clone(unit);
-        let weight = self.weight(unit.working_memory(&parsed), room);
+        let asked = unit.working_memory(&parsed);
+        let weight = self.weight(asked, room);
         let out = data.iter().map(|piece| piece.len() as u64).sum();
         let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
         let record = CommandRecord { kind, opcode, started: self.arrived, out };
         entry.meter.began();
-        let ready =
-            Ready { task, record, weight, unit, command: Command { parsed, data, announced } };
+        let bytes = u64::from(asked).max(out);
+        // Those of which the order matters the machine has offered one after the other.
+        let lun = lun::decode(command.lun).unwrap_or_default();
+        let place = Place { lun, bytes, ..Place::default() };
+        let command = Command { parsed, data, announced };
+        let ready = Ready { task, record, weight, unit, command, place, service: None };
+        if let Some(ready) = self.executor.take_turn(cx, ready) {
+            self.admit(cx, (session, entry), ready);
+        }
+    }
+
+    /// Runs a command whose turn it is, if there is memory for its answer.
+    fn admit(
+        &mut self,
+        cx: &mut Context<'_>,
+        (session, entry): (&mut Session, &Entry),
+        ready: Ready<TaskId>,
+    ) {
+        let weight = ready.weight;
         // Data-out are paid for already; a command with an answer must not take more behind those that wait.
         let total = self.held(session) + weight;
         let waits = weight > 0 && self.executor.next_weight().is_some();
@@ -120,14 +140,12 @@ impl Commands {
         entry: &Entry,
         ready: Ready<TaskId>,
     ) {
-        let Ready { task, record, weight, unit, command } = ready;
-        let answer = unit.execute(entry.nexus, command);
-        if let Some(response) = self.executor.start(cx, (task, record), weight, answer) {
+        if let Some((task, record, response)) = self.executor.start(cx, entry.nexus, ready) {
             self.answer(session, entry, (task, record), response);
         }
     }
 
-    /// Starts commands that waited, as far as there is memory now.
+    /// Starts commands that waited, as far as it is their turn and there is memory now.
     pub(super) fn start_waiting(
         &mut self,
         cx: &mut Context<'_>,
@@ -136,6 +154,9 @@ impl Commands {
     ) {
         // What was reserved for data of an aborted command may be what one that waits needs.
         self.quota.needs_later(session.solicited_later());
+        for ready in self.executor.poll_turns(cx) {
+            self.admit(cx, (session, entry), ready);
+        }
         while let Some(weight) = self.executor.next_weight() {
             let total = self.held(session) + weight;
             if !self.quota.covers(cx, total) {
@@ -188,6 +209,10 @@ impl Commands {
 
     /// Lets the machine ask for data-out as far as there is memory for them.
     pub(super) fn solicit(&mut self, cx: &mut Context<'_>, session: &mut Session) {
+        // What has come in part is fetched all the same: others may wait for its memory.
+        if self.executor.holds_back() && session.solicited_later() == 0 {
+            return;
+        }
         while let Some(wanted) = session.solicited_wanted() {
             let Wanted { now, later } = wanted;
             let total = self.held(session) + now;

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use proto::time::Time;
 
-use super::busy_poll::BusyPoll;
 use super::end::End;
 use super::login::LoggedIn;
 use super::mailbox::Mailbox;
 use super::node::Node;
 use super::pdu_stream::{PduStream, StreamError};
 use super::session::ServedSession;
+use crate::net::busy_poll::BusyPoll;
 use crate::stop::Stop;
 use crate::task::unless_broken;
 

@@ -16,7 +16,6 @@
 //! ```
 
 mod attached_target;
-mod busy_poll;
 mod clock;
 mod commands;
 mod connection;

@@ -24,6 +24,7 @@ use crate::target::lun::{Administrator, TRANSFER_MAX, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::Authorization;
 use crate::target::sessions::{ClientQuota, EndReason, Sessions};
+use crate::target::shares::ListedShare;
 use crate::target::status::Status;
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
@@ -304,6 +305,11 @@ impl Node {
         Arc::make_mut(&mut admittance.login).policy = policy;
         admittance.set_limits(limits);
         self.target.replace(devices, &access, admittance)
+    }
+
+    /// What clients are given from now on, by HyperSCSI beside this too.
+    pub fn set_shares(&self, listed: Vec<ListedShare>) {
+        self.target.sessions.shares().set(listed);
     }
 
     /// Ends every session; returns when none of their tasks runs any more.

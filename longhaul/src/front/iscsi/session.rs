@@ -71,7 +71,11 @@ impl ServedSession {
             target,
             machine,
             connections,
-            commands: Commands::new(&serving.authorization.pools, limits.slow),
+            commands: Commands::new(
+                &serving.authorization.pools,
+                limits.slow,
+                handle.entry.turns(),
+            ),
             clock,
             shutdown: Shutdown::default(),
             task_management: TaskManagement::default(),

@@ -33,6 +33,12 @@ pub trait Described: Session {
     /// What the transport says of itself.
     fn transport(&self) -> TransportInfo;
 
+    /// For how long nothing has come from the target that it should have said, where the transport knows that before it gives
+    /// the connection up.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
+
     /// What the kernel knows of the path, if it does.
     fn path(&self) -> impl Future<Output = Option<tcp_tuning::Info>> + Send;
 }
@@ -105,6 +111,10 @@ impl<T: Transport<Session: Described>> Probe for Disk<T> {
 
     fn state(&self) -> State {
         self.state()
+    }
+
+    fn silence(&self) -> Option<Duration> {
+        Described::silence(&self.session())
     }
 
     fn reason(&self) -> Option<String> {

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Server;
 use super::error::Loss;
 use super::session::{Ended, Request, Shared};
+use super::silence::Listener;
 use super::stalls::{Sent, Stalls};
 use crate::net::hyperscsi_link::{Wire, shown};
 use crate::store::scsi::ResetAnswer;
@@ -64,6 +65,7 @@ pub(super) struct Driver {
     /// What was last told of each path.
     told: Vec<PathState>,
     shared: Arc<Shared>,
+    listener: Listener,
     ready: Option<oneshot::Sender<Ready>>,
     choice: Option<oneshot::Receiver<Choice>>,
     receiver: Option<mpsc::Receiver<Request>>,
@@ -92,6 +94,7 @@ impl Driver {
             paths,
             told: Vec::new(),
             shared,
+            listener: Listener::default(),
             ready: Some(ready),
             choice: None,
             receiver: None,
@@ -151,7 +154,7 @@ impl Driver {
             machine.handle_packet(now, from, packet);
         });
         let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
-        if self.wire.poll_deadline(cx, self.next_deadline()) {
+        if self.wire.poll_deadline(cx, self.next_deadline(), self.machine.pace()) {
             self.machine.handle_timeout(self.wire.now());
             // While the link takes nothing, what is due to be sent stays due.
             any |= !self.wire.is_blocked();
@@ -167,9 +170,12 @@ impl Driver {
             self.machine.disconnect(self.wire.now());
         }
         let machine = &mut self.machine;
-        let sent = self.wire.poll_send(cx, |now, takes| machine.poll_transmit_by(now, takes));
+        let sent = self.wire.poll_send(cx, |now, outbox| machine.transmit(now, outbox));
         any |= sent.map_err(|why| Loss::Link(self.server.clone(), why))?;
         self.tell_paths();
+        if let Some(hearing) = self.machine.hearing() {
+            self.listener.note(&self.shared.silence, hearing);
+        }
         if is_over { Err(Loss::Disconnected) } else { Ok(any) }
     }
 

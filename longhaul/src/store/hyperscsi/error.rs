@@ -75,3 +75,14 @@ pub enum SessionError {
         there: String,
     },
 }
+
+impl SessionError {
+    /// Whether the server has paused this client.
+    #[must_use]
+    pub fn is_pause(&self) -> bool {
+        match self {
+            Self::Refused(_, why) => matches!(**why, Loss::Ended(ended) if ended.is_pause()),
+            _ => false,
+        }
+    }
+}

@@ -11,6 +11,7 @@ mod driver;
 mod error;
 mod probe;
 mod session;
+mod silence;
 mod stalls;
 mod transport;
 

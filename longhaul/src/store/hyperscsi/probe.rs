@@ -29,6 +29,10 @@ impl Described for Session {
         TransportInfo { values, text: vec![("secure", vec!["encrypt".to_owned()])] }
     }
 
+    fn silence(&self) -> Option<Duration> {
+        self.silence()
+    }
+
     async fn path(&self) -> Option<tcp_tuning::Info> {
         None
     }

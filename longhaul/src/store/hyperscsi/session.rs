@@ -12,6 +12,7 @@ use proto::scsi::transport::Transports;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::error::Loss;
+use super::silence::Silence;
 use crate::store::scsi::{
     self, Announced, Completion, Executed, Lost, NoStatus, ResetAnswer, TransferLimits,
 };
@@ -59,11 +60,18 @@ pub(super) struct Shared {
     pub(super) announced: Announced,
     /// Ends it at once.
     pub(super) abandoned: Notify,
+    /// How long nothing has come from the server.
+    pub(super) silence: Silence,
     /// Somebody waits for the end. That is looked at when commands are that may have stalled.
     pub(super) hurried: AtomicBool,
 }
 
 impl Session {
+    /// For how long nothing has come from the server that it should have said.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        self.shared.silence.lasted()
+    }
+
     /// A handle, and where its requests come out.
     pub(super) fn new(
         shared: &Arc<Shared>,

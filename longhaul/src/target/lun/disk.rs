@@ -14,6 +14,7 @@ mod exchange;
 mod execute;
 mod medium;
 mod options;
+mod pass_through;
 mod power;
 mod removal;
 mod reserved;
@@ -43,7 +44,8 @@ use self::conditions::Conditions;
 use self::copy::Copies;
 pub use self::exchange::ExchangeError;
 use self::medium::CHUNK;
-pub use self::options::{Options, Shared};
+pub use self::options::{Options, PassedThrough, Shared};
+use self::pass_through::Passed;
 use self::removal::RemovalPrevention;
 use self::reserved::Reserved;
 pub use self::reserved::{LoadError, StoredReservations};
@@ -97,6 +99,8 @@ struct State {
     permit: Option<Arc<MediumPermit>>,
     /// What moves cartridges, if it is a media changer.
     changer: Option<Arc<dyn MediaChanger>>,
+    /// The device, if one is passed through.
+    passed: Option<Arc<Passed>>,
     preventing: RemovalPrevention,
     /// What GET EVENT STATUS NOTIFICATION tells of the medium of an optical drive.
     media_events: Mutex<MediaEvents<Nexus>>,
@@ -123,6 +127,7 @@ impl Disk {
         let medium = options.medium(volume.shape());
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
         let changer = options.changer.take();
+        let passed = options.passed.take().map(|passed| Arc::new(Passed::new(passed)));
         let elements = changer.as_ref().map(|changer| changer.inventory().layout());
         let (reservations, permit) =
             options.shared.take().map(|shared| (shared.reservations, shared.permit)).unzip();
@@ -142,6 +147,7 @@ impl Disk {
             reserved,
             permit,
             changer,
+            passed,
             preventing: RemovalPrevention::default(),
             media_events: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -291,10 +297,16 @@ impl LogicalUnit for Disk {
     }
 
     fn data_out_len(&self, command: &Parsed) -> u32 {
+        if let Some(passed) = &self.core.state.passed {
+            return self.core.passed_data_out(passed, command);
+        }
         self.core.unit.data_out(command, self.core.switches())
     }
 
     fn working_memory(&self, command: &Parsed) -> u32 {
+        if let Some(passed) = &self.core.state.passed {
+            return self.core.passed_data_in(passed, command);
+        }
         let bytes = |blocks: Blocks| blocks.count.saturating_mul(self.core.unit.block_size());
         match command.cdb {
             Ok(Cdb::Read(access) | Cdb::Optical(OpticalCdb::ReadCd { access, .. }))
@@ -332,6 +344,7 @@ impl LogicalUnit for Disk {
     fn detach(&self, nexus: Nexus) {
         self.core.state.reserved.detach(nexus);
         self.core.prevent(nexus, false);
+        self.core.follow_prevention();
         self.core.tape.iter().for_each(|tape| tape.forget(nexus));
         self.core.media_events().detach(nexus);
         self.core.state.copies.forget(nexus);
@@ -339,6 +352,7 @@ impl LogicalUnit for Disk {
     }
 
     fn reset(&self) {
+        self.core.reset_passed();
         self.core.state.reserved.reset();
         self.core.allow_all();
         self.core.state.copies.clear();

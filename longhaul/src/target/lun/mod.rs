@@ -12,8 +12,8 @@ mod test_initiator;
 
 pub use answer::Answer;
 pub use disk::{
-    Administration, Disk, ElementsChanged, ExchangeError, LoadError, Options, Shared,
-    StoredReservations,
+    Administration, Disk, ElementsChanged, ExchangeError, LoadError, Options, PassedThrough,
+    Shared, StoredReservations,
 };
 pub use medium_permit::{MediumPermit, since_boot};
 pub use proto::scsi::reservation::check_shared as check_shared_reservations;

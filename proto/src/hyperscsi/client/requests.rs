@@ -325,8 +325,8 @@ mod tests {
 
     fn reply(requests: &mut Requests, seq: u32) -> Result<Option<RequestId>, Option<Ended>> {
         let head = reply_header(&Reply::status(Status::Good));
-        let mut body = Vec::new();
-        Fragment { seq, offset: 0, message_len: head.len() as u32 }.emit(&mut body);
+        let fragment = Fragment { seq, offset: 0, message_len: head.len() as u32 };
+        let mut body = fragment.emit().to_vec();
         body.extend_from_slice(&head);
         let header = Header::new(Opcode::Reply, Sec::Encrypt, true);
         let answer = requests.handle_fragment(Time::ZERO, &mut transport(false), &header, &body)?;

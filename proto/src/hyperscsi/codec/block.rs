@@ -31,10 +31,12 @@ pub(in crate::hyperscsi) struct Fragment {
 }
 
 impl Fragment {
-    pub(in crate::hyperscsi) fn emit(&self, out: &mut Vec<u8>) {
-        for field in [self.seq, self.offset, self.message_len] {
-            out.extend_from_slice(&field.to_be_bytes());
-        }
+    pub(in crate::hyperscsi) fn emit(&self) -> [u8; FRAGMENT_LEN] {
+        let mut bytes = [0; FRAGMENT_LEN];
+        bytes[..4].copy_from_slice(&self.seq.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.message_len.to_be_bytes());
+        bytes
     }
 
     /// The header, and its bytes of the message; they lie within it and are at least one.
@@ -210,8 +212,7 @@ mod tests {
 
     #[test]
     fn fragment_beyond_its_message_is_refused() {
-        let mut bytes = Vec::new();
-        Fragment { seq: 1, offset: 8, message_len: 10 }.emit(&mut bytes);
+        let mut bytes = Fragment { seq: 1, offset: 8, message_len: 10 }.emit().to_vec();
         bytes.extend_from_slice(b"abc");
         assert_eq!(Fragment::parse(&bytes), None);
         bytes.pop();

@@ -68,6 +68,15 @@ impl Congestion for Cubic {
         (self.window * self.packet) as u64
     }
 
+    fn set_packet(&mut self, packet: u16) {
+        let factor = self.packet / f64::from(packet);
+        self.packet = f64::from(packet);
+        for packets in [&mut self.window, &mut self.threshold, &mut self.max, &mut self.reno] {
+            *packets *= factor;
+        }
+        self.window = self.window.max(MINIMUM_PACKETS as f64);
+    }
+
     fn on_ack(&mut self, now: Time, acked: Acked) {
         // A window that is not used says nothing about the path (RFC 9438, 4.2).
         let is_used = acked.in_flight.saturating_mul(2) >= self.window();

@@ -36,6 +36,9 @@ pub(super) trait Congestion: fmt::Debug + Send {
     /// Bytes that may be in flight.
     fn window(&self) -> u64;
 
+    /// Packets have this size from now on. As many bytes as before may be in flight.
+    fn set_packet(&mut self, packet: u16);
+
     /// Packets were acknowledged.
     fn on_ack(&mut self, now: Time, acked: Acked);
 

@@ -34,6 +34,11 @@ impl Congestion for NewReno {
         self.window
     }
 
+    fn set_packet(&mut self, packet: u16) {
+        self.packet = packet.into();
+        self.window = self.window.max(MINIMUM_PACKETS * self.packet);
+    }
+
     fn on_ack(&mut self, _now: Time, acked: Acked) {
         // A window that is not used says nothing about the path (RFC 9002, 7.8).
         let is_used = acked.in_flight.saturating_mul(2) >= self.window;

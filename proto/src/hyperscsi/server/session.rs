@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::address::{Endpoint, LinkId, Transmit};
+use super::super::address::{Endpoint, Outbox, Transmit};
 use super::super::codec::{
     Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
     reply_header,
@@ -122,6 +122,10 @@ impl Session {
         self.transport.paths().collect()
     }
 
+    pub(super) const fn pace(&self) -> Option<Time> {
+        self.transport.pace()
+    }
+
     pub(super) const fn ended(&self) -> Option<Ended> {
         self.transport.ended()
     }
@@ -132,7 +136,7 @@ impl Session {
 
     pub(super) fn disconnect(&mut self, code: u8) -> Option<Transmit> {
         // A client that was not accepted learns nothing, unless it is one that could have been.
-        if self.devices.is_none() && self.ended() != Some(Ended::Full) {
+        if self.devices.is_none() && !self.ended().is_some_and(Ended::is_told_before_acceptance) {
             return None;
         }
         self.transport.disconnect(code)
@@ -268,14 +272,10 @@ impl Session {
         self.transport.set_grant(now, grant, true);
     }
 
-    pub(super) fn poll_transmit(
-        &mut self,
-        now: Time,
-        takes: &dyn Fn(LinkId) -> bool,
-    ) -> Option<Transmit> {
+    /// Sends what there is to be sent, at most as many packets; whether there was any.
+    pub(super) fn transmit(&mut self, now: Time, most: usize, outbox: &mut dyn Outbox) -> bool {
         // Nothing goes to a client before it was accepted.
-        self.devices.as_ref()?;
-        self.transport.poll_transmit(now, takes)
+        self.devices.is_some() && self.transport.transmit(now, most, outbox)
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time, config: &Config, random: &mut Random) {

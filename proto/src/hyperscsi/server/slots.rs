@@ -233,8 +233,7 @@ mod tests {
 
     /// A request of one byte in slot 0.
     fn request(slots: &mut Slots, seq: u32) -> Result<Option<Request>, Option<Ended>> {
-        let mut body = Vec::new();
-        Fragment { seq, offset: 0, message_len: 1 }.emit(&mut body);
+        let mut body = Fragment { seq, offset: 0, message_len: 1 }.emit().to_vec();
         body.push(0);
         let header = Header::new(Opcode::Request, Sec::Encrypt, false);
         let whole = slots.handle_fragment(Time::ZERO, &mut transport(true), &header, &body)?;
@@ -273,8 +272,7 @@ mod tests {
     fn client_that_was_not_accepted_gets_no_memory() {
         let mut slots = Slots::new(1, 512, 1 << 20);
         let mut send = |opcode, slot, message_len| {
-            let mut body = Vec::new();
-            Fragment { seq: 0, offset: 0, message_len }.emit(&mut body);
+            let mut body = Fragment { seq: 0, offset: 0, message_len }.emit().to_vec();
             body.push(0);
             let header = Header { slot, ..Header::new(opcode, Sec::Encrypt, false) };
             slots.handle_fragment(Time::ZERO, &mut transport(true), &header, &body).is_ok()

@@ -2,14 +2,18 @@
 
 use core::time::Duration;
 
-use super::super::address::{Endpoint, LinkId, Transmit};
+use super::super::address::{Endpoint, Outbox};
 use super::super::codec::{HEADER_LEN, Header, Opcode};
-use super::super::config::Random;
+use super::super::config::{PACKET_MIN, Random};
 use super::super::ended::Ended;
 use super::super::path::{Path, PathState, Proof};
+use super::super::recovery::Content;
 use super::{SILENCE, Transport, Via};
 use crate::cipher::TAG_LEN;
 use crate::time::Time;
+
+/// Probes of a path that are as long as other packets, before short ones.
+const SHORT_AFTER: u32 = 2;
 
 /// Bytes of ADDR_REPORT and ADDR_REPLY.
 const PROOF_LEN: u64 = (HEADER_LEN + 8 + TAG_LEN) as u64;
@@ -136,18 +140,35 @@ impl Transport {
         self.fail_lost(now, random);
     }
 
-    /// The next ADDR_REPORT.
-    pub(super) fn poll_proofs(&mut self, now: Time) -> Option<Transmit> {
+    /// Sends the next ADDR_REPORT.
+    pub(super) fn send_proof(&mut self, now: Time, outbox: &mut dyn Outbox) -> Option<u64> {
         let mut paths = self.paths.iter_mut().enumerate();
         let (at, (to, token)) =
             paths.find_map(|(at, path)| Some((at, path.poll_proof(now, PROOF_LEN)?)))?;
         let header = self.header(at, Opcode::AddrReport);
-        self.seal(header, &token, to)
+        self.seal((header, &token), to, outbox)
+    }
+
+    /// Asks by a long packet for an acknowledgement, if a path may carry longer ones than it is known to.
+    pub(super) fn send_mtu_probe(&mut self, now: Time, outbox: &mut dyn Outbox) -> Option<u64> {
+        let mut paths = self.paths.iter_mut().enumerate();
+        let (at, size) = paths.find_map(|(at, path)| {
+            let takes = outbox.takes(path.endpoint.link);
+            Some((at, path.poll_mtu_probe(now).filter(|_| takes)?))
+        })?;
+        let padding = vec![0; usize::from(size) - HEADER_LEN - TAG_LEN];
+        let header = Header { ack_now: true, ..self.header(at, Opcode::AckQuery) };
+        let len = self.seal((header, &padding), self.paths[at].endpoint, outbox)?;
+        self.paths[at].on_sent(now, (header.number, true), len, Content::Probe);
+        Some(len)
     }
 
     /// Asks whether packets still arrive by a path whose last ones were not acknowledged.
     pub(super) fn probe(&mut self, now: Time, at: usize) {
-        let oldest = self.paths[at].recovery.oldest_fragment();
+        let path = &self.paths[at];
+        // A path may carry no long packets any more: a short one tells whether it carries any.
+        let is_short = path.packet() > PACKET_MIN && path.recovery.backoff() >= SHORT_AFTER;
+        let oldest = path.recovery.oldest_fragment().filter(|_| !is_short);
         let is_sent_again =
             oldest.is_some_and(|(slot, seq, range)| self.send_again(slot, seq, range));
         // By another path that is good, if there is one.
@@ -176,7 +197,7 @@ impl Transport {
 
     /// The path that the next fragment takes now: the one by which it arrives first. Nothing if all are full, or if
     /// those that are not would be slower than to wait for another one.
-    pub(super) fn schedule(&mut self, now: Time, takes: &dyn Fn(LinkId) -> bool) -> Option<usize> {
+    pub(super) fn schedule(&mut self, now: Time, outbox: &dyn Outbox) -> Option<usize> {
         self.pace = None;
         if self.ready.is_empty() {
             return None;
@@ -190,9 +211,9 @@ impl Transport {
                 continue;
             }
             // A link that takes nothing now is as good as a full window.
-            let ready = path.ready(now).filter(|_| takes(path.endpoint.link));
+            let ready = path.ready(now).filter(|_| outbox.takes(path.endpoint.link));
             if ready.is_some_and(|time| time <= now) {
-                let packet = u64::from(self.options.packet_max);
+                let packet = u64::from(path.packet());
                 let arrival = if path.probes > 0 { Duration::ZERO } else { path.arrival(packet) };
                 first = first.into_iter().chain([(arrival, at)]).min();
                 continue;
@@ -212,7 +233,7 @@ impl Transport {
 
     /// Bytes of messages that are to be sent.
     fn waiting(&self) -> u64 {
-        let messages = self.ready.iter().filter_map(|slot| self.outgoing.get(slot));
+        let messages = self.ready.iter().filter_map(|(_, slot)| self.outgoing.get(slot));
         messages.map(super::Outgoing::waiting).sum()
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Connection {
     pub(super) ping: Option<Ping>,
     pub(super) progress: Progress,
     last_life: Time,
+    /// The link has not taken all that it was given.
+    is_full: bool,
     pings_answered: u32,
 }
 
@@ -54,6 +56,8 @@ pub(super) struct Ping {
     pub(super) sent: Time,
     /// Without a sign of life by then the target is lost.
     pub(super) until: Time,
+    /// The link has not taken it yet.
+    pub(super) is_queued: bool,
     /// The span it was sent in.
     pub(super) span: u64,
     /// Asked for by the caller, who is told of the answer.
@@ -74,6 +78,7 @@ impl Connection {
             ping: None,
             progress: Progress::new(timeouts.stall, timeouts.stall_times),
             last_life: now,
+            is_full: false,
             pings_answered: 0,
         }
     }
@@ -129,7 +134,17 @@ impl Connection {
 
     /// Bytes were taken by the link, perhaps all of them.
     pub(super) fn sent(&mut self, now: Time, timeouts: &Timeouts) {
-        self.live(now, timeouts);
+        // The system of a target that is stopped takes what fits its buffers: only a link that was full, and takes more, has
+        // moved.
+        if self.is_full || self.ping.as_ref().is_some_and(|ping| ping.is_queued) {
+            self.live(now, timeouts);
+        } else {
+            self.progress.tick(now);
+        }
+        self.is_full = !self.outbox.is_empty();
+        if let Some(ping) = &mut self.ping {
+            ping.is_queued &= self.is_full;
+        }
         self.go_on();
         if self.outbox.is_empty() {
             self.pings_answered = 0;

@@ -606,7 +606,7 @@ impl<T> Session<T> {
         let Some(connection) = connections.get_mut(on) else { return };
         connection.progress.tick(now);
         let span = connection.progress.pinged();
-        connection.ping = Some(Ping { tag, sent: now, until, span, asked });
+        connection.ping = Some(Ping { tag, sent: now, until, is_queued: true, span, asked });
         connection.outbox.push(NopOut {
             immediate: true,
             lun: 0,

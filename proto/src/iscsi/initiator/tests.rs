@@ -404,6 +404,28 @@ fn silence_is_noticed_and_any_sign_of_life_counts() {
     assert_eq!(machine.wake(later + timeouts.answer), Err(Fault::Silent));
 }
 
+/// As where the target is stopped: its system takes what fits its buffers.
+#[test]
+fn target_that_answers_nothing_is_silent_although_the_link_takes_small_requests() {
+    let mut machine = machine();
+    let timeouts = Timeouts::default();
+    take(&mut machine, Time::ZERO);
+    let lost = Time::ZERO + timeouts.idle + timeouts.answer;
+    for second in 1.. {
+        let now = Time::ZERO + Duration::from_secs(second);
+        if second % 5 == 0 {
+            write(&mut machine, 512);
+        }
+        let woken = machine.wake(now);
+        if now >= lost {
+            assert_eq!((woken, now), (Err(Fault::Silent), lost));
+            return;
+        }
+        assert_eq!(woken, Ok(()), "after {second} s");
+        take(&mut machine, now);
+    }
+}
+
 /// What waits to be sent is taken; gives it.
 fn take(machine: &mut Initiator<u8>, now: Time) -> Vec<u8> {
     let mut taken = Vec::new();

@@ -224,6 +224,13 @@ impl Policy {
         clients.map(|client| client.rights(target)).reduce(Rights::and)?.any()
     }
 
+    /// Whether all clients with this key are paused, of a transport whose clients are known by their keys alone.
+    #[must_use]
+    pub fn pauses_key(&self, key: PublicKey) -> bool {
+        let mut clients = self.clients.iter().filter(|client| client.key == Some(key)).peekable();
+        !self.open && clients.peek().is_some() && clients.all(|client| client.paused)
+    }
+
     /// Whether an initiator that proved what it did may administer the server. A key is proved in secure sessions alone.
     #[must_use]
     pub fn administers(&self, initiator: &IscsiName, proven: &ClientId) -> bool {

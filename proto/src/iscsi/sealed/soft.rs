@@ -22,6 +22,16 @@ impl Cipher for Soft {
         out.extend_from_slice(&tag);
     }
 
+    fn seal_in_place(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        clear: &[u8],
+        text: &mut [u8],
+    ) -> [u8; TAG_LEN] {
+        let nonce = Nonce::from(*nonce);
+        self.0.encrypt_inout_detached(&nonce, clear, text.into()).unwrap().into()
+    }
+
     fn open(
         &self,
         nonce: &[u8; NONCE_LEN],

@@ -69,6 +69,34 @@ fn the_initiator_learns_what_the_device_is() {
     assert_eq!(mode.write_cache, Some(true));
 }
 
+/// What ESXi and Windows ask for before they use COMPARE AND WRITE, EXTENDED COPY, WRITE SAME, UNMAP and several paths
+/// (`docs/hypervisors.md`).
+#[test]
+fn hypervisors_find_what_they_ask_for_in_the_pages() {
+    let unit = unit(medium());
+    let standard = reply(&unit, Command::inquiry());
+    // SPC-3 or later; implicit ALUA and third-party copy (SPC-4, 6.6.2).
+    assert!(standard[2] >= 5, "version {}", standard[2]);
+    assert_eq!((standard[5] >> 4 & 3, standard[5] & 0x08, standard[7] & 0x02), (1, 0x08, 0x02));
+    let page = reply(&unit, Command::vital(page::IDENTIFICATION));
+    let mut kinds = Vec::new();
+    let mut rest = &page[4..];
+    while let [codes, kind, _, length, after @ ..] = rest {
+        kinds.push((codes & 0x0F, kind & 0x3F));
+        rest = &after[usize::from(*length)..];
+    }
+    // NAA of the unit; relative port and port group of the port, in binary (SPC-4, 7.8.6).
+    for wanted in [(1, 0x03), (1, 0x14), (1, 0x15)] {
+        assert!(kinds.contains(&wanted), "{wanted:?} is not in {kinds:?}");
+    }
+    let limits = BlockLimits::parse(&reply(&unit, Command::vital(page::BLOCK_LIMITS))).unwrap();
+    assert!(limits.compare_and_write_max >= 1 && limits.write_same_max >= BLOCKS);
+    assert!(limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0);
+    assert_eq!((limits.unmap_granularity, limits.unmap_alignment), (8, Some(0)));
+    let thin = Provisioning::parse(&reply(&unit, Command::vital(page::PROVISIONING))).unwrap();
+    assert!(thin.unmap && thin.write_same_16 && thin.write_same_10 && thin.thin);
+}
+
 #[test]
 fn every_page_listed_is_there_and_no_other() {
     let unit = unit(medium());

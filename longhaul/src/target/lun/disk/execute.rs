@@ -33,6 +33,9 @@ impl Core {
         command: Command,
         abort: Abort,
     ) -> Response {
+        if let Some(passed) = self.state.passed.clone() {
+            return Box::pin(self.run_on_device(passed, nexus, command, abort)).await;
+        }
         if let Ok(Cdb::Tape(_)) = command.parsed.cdb {
             // As below: the room for it is made for tapes only.
             return Box::pin(self.run_on_tape(nexus, command, abort)).await;
@@ -120,7 +123,7 @@ impl Core {
     }
 
     /// Does what a command asks for with the state of the unit.
-    async fn manage(
+    pub(super) async fn manage(
         self: &Arc<Self>,
         nexus: Nexus,
         op: UnitOp,
@@ -207,7 +210,7 @@ impl Core {
     /// Tells others what a change of the reservations did to them, at once. What is returned waits until the
     /// tasks that it ends are dead: none of them can touch the medium any more (SPC-4, 5.13.11.2.6).
     pub(super) fn settle(
-        &self,
+        self: &Arc<Self>,
         ReservationEffects { attentions: told, abort }: ReservationEffects,
     ) -> impl Future<Output = ()> + use<> {
         if !told.is_empty() {
@@ -217,6 +220,7 @@ impl Core {
         }
         // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
         abort.iter().for_each(|(nexus, _)| self.prevent(*nexus, false));
+        self.follow_prevention();
         let copies = self.state.third_party.end(&|of| abort.iter().any(|(nexus, _)| *nexus == of));
         let dying = abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun));
         join(copies, join_all(dying)).map(drop)
@@ -343,7 +347,12 @@ impl Core {
 /// Where the length says what the data mean, the announced one must be it. A write of which less was
 /// announced is carried out as far as whole blocks came, and the transport reports the rest as a residual
 /// overflow (RFC 7143, 11.4.5.1); other commands would mean something else then.
-fn check_data_out(cdb: &Cdb, command: &Command, needed: u32, block_size: u32) -> Result<(), Sense> {
+pub(super) fn check_data_out(
+    cdb: &Cdb,
+    command: &Command,
+    needed: u32,
+    block_size: u32,
+) -> Result<(), Sense> {
     let count = match cdb {
         Cdb::WriteSame { access, .. } | Cdb::CompareAndWrite(access) => Some(access.count_at),
         _ => None,

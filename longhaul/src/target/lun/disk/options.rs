@@ -5,12 +5,14 @@ use std::sync::Arc;
 use proto::scsi::Capacity;
 use proto::scsi::device_type::DeviceType;
 use proto::scsi::inquiry::Identity;
+use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::transport::Transports;
 use proto::scsi::unit::Medium;
 use volume::{CryptoErase, Shape};
 
 use super::super::{MediaChanger, MediumPermit, SharedReservations, TRANSFER_MAX};
 use super::reserved::StoredReservations;
+use crate::scsi_device::ScsiDevice;
 
 /// What may be chosen for a disk.
 #[derive(Clone)]
@@ -49,10 +51,34 @@ pub struct Options {
     pub kept: Option<StoredReservations>,
     /// What moves cartridges, if it is a media changer.
     pub changer: Option<Arc<dyn MediaChanger>>,
+    /// The device that it is, if one is passed through.
+    pub passed: Option<PassedThrough>,
     /// What it shares with other gateways of the same volume, if there are any.
     pub shared: Option<Shared>,
     /// The protocols by which initiators come, for the names of their ports in reservation commands.
     pub transports: Transports,
+}
+
+/// A device that is passed through.
+#[derive(Clone)]
+pub struct PassedThrough {
+    /// What takes its commands.
+    pub device: Arc<dyn ScsiDevice>,
+    /// Clients that may write may also maintain it.
+    pub maintenance: bool,
+}
+
+impl PassedThrough {
+    /// What it is, as far as this target answers in its place. What has no type of its own here has the commands of all.
+    #[must_use]
+    pub fn device_type(&self) -> DeviceType {
+        match DeviceClass::of(self.device.peripheral()) {
+            DeviceClass::Disk | DeviceClass::Other => DeviceType::Disk,
+            DeviceClass::Tape => DeviceType::Tape,
+            DeviceClass::Optical => DeviceType::Optical,
+            DeviceClass::Changer => DeviceType::Changer,
+        }
+    }
 }
 
 /// What a disk shares with those of the same volume on other machines.
@@ -83,6 +109,7 @@ impl Default for Options {
             key: None,
             kept: None,
             changer: None,
+            passed: None,
             shared: None,
             transports: Transports::default(),
         }

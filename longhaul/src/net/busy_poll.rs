@@ -1,4 +1,4 @@
-//! Whether a session that has nothing to do polls its sockets before it sleeps.
+//! Whether a task that has nothing to do polls its sockets before it sleeps.
 //!
 //! An initiator that has one command outstanding sends the next some ten microseconds after the response, in a virtual
 //! machine some hundred, as it was asleep itself. To put the processor to sleep for that and to be woken costs more than
@@ -25,7 +25,7 @@ const NEEDED_MAX: u32 = 200;
 
 /// Whether to poll again or to sleep.
 #[derive(Debug)]
-pub(super) struct BusyPoll {
+pub(crate) struct BusyPoll {
     window: Duration,
     polls: bool,
     /// Fast commands in a row while it slept.
@@ -38,12 +38,12 @@ pub(super) struct BusyPoll {
 
 impl BusyPoll {
     /// Never polls for longer than `window`.
-    pub(super) const fn new(window: Duration) -> Self {
+    pub(crate) const fn new(window: Duration) -> Self {
         Self { window, polls: false, fast: 0, needed: 1, idle: None }
     }
 
     /// Something has arrived.
-    pub(super) fn ends(&mut self, now: Time) {
+    pub(crate) fn ends(&mut self, now: Time) {
         let Some(idle) = self.idle.take() else { return };
         let waited = now - idle;
         if self.polls {
@@ -60,7 +60,7 @@ impl BusyPoll {
 
     /// Polls some times, as long as that pays, and has itself woken to poll again. Whether something has arrived. Nothing
     /// has for a task that has run for long: others on its thread have their turn first, however fast its initiator is.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         now: impl Fn() -> Time,

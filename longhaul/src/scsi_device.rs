@@ -1,0 +1,148 @@
+//! A SCSI device that is not ours, to which command blocks go on: what a target passes through, whatever is between.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::scsi::cdb::Block;
+use proto::scsi::pass_through::DeviceClass;
+use proto::scsi::sense::Key;
+use proto::scsi::{Sense, Status};
+
+/// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun goes on, and
+/// commands that come later wait for its end.
+pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A device. It carries out its commands one after the other, as they come.
+pub trait ScsiDevice: Send + Sync {
+    /// PERIPHERAL DEVICE TYPE.
+    fn peripheral(&self) -> u8;
+
+    /// The most bytes that go with one command.
+    fn transfer_max(&self) -> u32;
+
+    /// The bytes of its blocks when it was opened; zero if it has none, or did not tell.
+    fn block_length(&self) -> u32;
+
+    /// Has a command carried out, once.
+    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>>;
+
+    /// Resets the device, which ends what it is doing.
+    fn reset(&self) -> Pending<()>;
+}
+
+/// A command for a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// The command block.
+    pub block: Block,
+    /// What travels.
+    pub data: DeviceData,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What travels with a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceData {
+    /// Nothing.
+    None,
+    /// At most so many bytes from the device.
+    In(u32),
+    /// These to the device.
+    Out(Bytes),
+}
+
+/// How a device has ended a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAnswer {
+    /// The status.
+    pub status: Status,
+    /// What came from the device: as much as it sent.
+    pub data: Bytes,
+    /// Sense data, as they came.
+    pub sense: Bytes,
+}
+
+/// Why a device has not ended a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceFailure {
+    /// It is not there.
+    #[error("the device is gone")]
+    Gone,
+    /// It did not end in time.
+    #[error("the device did not end a command in time")]
+    TimedOut,
+    /// It was not begun, and can be tried again.
+    #[error("the device cannot take a command now")]
+    Busy,
+    /// Whether it was carried out, and how far, is not known.
+    #[error("the connection to the device was lost while it had a command")]
+    Lost,
+    /// The system refuses to hand it on.
+    #[error("the system does not hand the command on")]
+    Refused,
+    /// Something on the way does not work.
+    #[error("the command did not get through to the device")]
+    Broken,
+}
+
+/// How often a device is asked again that has a unit attention to tell first.
+const ASKED_MAX: usize = 8;
+
+/// How long it may take to tell how it is.
+const QUERY: Duration = Duration::from_secs(60);
+
+/// Asks a device something that changes nothing. Unit attentions that it tells instead are for `on_attention`.
+pub async fn ask(
+    device: &dyn ScsiDevice,
+    block: &[u8],
+    room: u32,
+    on_attention: &mut (dyn FnMut(Sense) + Send),
+) -> Result<DeviceAnswer, DeviceFailure> {
+    let mut padded = [0; 16];
+    padded.iter_mut().zip(block).for_each(|(to, from)| *to = *from);
+    let mut asked = 0;
+    loop {
+        let data = if room == 0 { DeviceData::None } else { DeviceData::In(room) };
+        let request = DeviceRequest { block: padded, data, timeout: QUERY };
+        let answer = device.execute(request).await?;
+        asked += 1;
+        match Sense::parse(&answer.sense) {
+            Some(sense) if sense.key == Key::UnitAttention && asked < ASKED_MAX => {
+                on_attention(sense);
+            }
+            _ => return Ok(answer),
+        }
+    }
+}
+
+/// The length of the blocks of a device; zero if it has none, or does not tell now.
+pub async fn block_length(
+    device: &dyn ScsiDevice,
+    on_attention: &mut (dyn FnMut(Sense) + Send),
+) -> u32 {
+    let (block, at, bytes): (&[u8], usize, usize) = match DeviceClass::of(device.peripheral()) {
+        DeviceClass::Disk => (&READ_CAPACITY_16, 8, 4),
+        DeviceClass::Optical => (&READ_CAPACITY_10, 4, 4),
+        // The block descriptor behind the header (SPC-4, 7.5.5; SSC-4, 8.3).
+        DeviceClass::Tape => (&MODE_SENSE_6, 9, 3),
+        DeviceClass::Changer | DeviceClass::Other => return 0,
+    };
+    let answer = ask(device, block, 32, on_attention).await;
+    let mut answer = answer.ok().filter(|answer| answer.status == Status::Good);
+    let mut place = at;
+    if answer.is_none() && block == READ_CAPACITY_16 {
+        // A device of before SBC-2.
+        let older = ask(device, &READ_CAPACITY_10, 8, on_attention).await;
+        (answer, place) = (older.ok().filter(|older| older.status == Status::Good), 4);
+    }
+    let data = answer.map(|answer| answer.data).unwrap_or_default();
+    let field = data.get(place..place + bytes).unwrap_or_default();
+    field.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
+}
+
+const READ_CAPACITY_10: [u8; 10] = [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const READ_CAPACITY_16: [u8; 16] = [0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+const MODE_SENSE_6: [u8; 6] = [0x1A, 0, 0, 0, 32, 0];

@@ -1,0 +1,489 @@
+//! A unit that is a real device: its commands go on to it, as far as the table in `proto` allows.
+//!
+//! All clients reach the device by one initiator port. So what a device keeps for each initiator port is kept here for each
+//! client: reservations, unit attentions, and who prevents the removal of the medium.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bytes::Bytes;
+use proto::scsi::cdb::{Block, MinimumAccess};
+use proto::scsi::inquiry::page;
+use proto::scsi::pass_through::{
+    self, DeviceClass, Geometry, Handling, Plan, Rights, Transfer, identity, opcodes, permits,
+};
+use proto::scsi::sense::{Additional, Format, Key};
+use proto::scsi::unit::{Step, truncate};
+use proto::scsi::{Parsed, Sense, Status};
+use tokio::sync::{Mutex, watch};
+
+use super::super::answer::Abort;
+use super::super::fault::{Fault, INTERNAL};
+use super::super::{Command, Nexus, Response, data};
+use super::execute::check_data_out;
+use super::{Core, PassedThrough};
+use crate::log_limiter::Permit;
+use crate::scsi_device::{
+    DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, ScsiDevice, block_length,
+};
+
+/// A device that is passed through, and what is known of it.
+pub(super) struct Passed {
+    device: Arc<dyn ScsiDevice>,
+    class: DeviceClass,
+    maintenance: bool,
+    /// The bytes of a block; zero if not known.
+    block_length: AtomicU32,
+    /// The block length may be another one by now.
+    is_stale: AtomicBool,
+    /// Whether the device has been told to keep its medium in. Held while it is told otherwise.
+    locked: Mutex<bool>,
+    /// How many resets are under way: commands wait for their end.
+    resets: watch::Sender<usize>,
+    /// The device has been reset by us. Its clients have been told, and need not be told by the device again.
+    was_reset: AtomicBool,
+}
+
+/// The additional sense code of any reset.
+const RESET_CODE: u8 = Additional::POWER_ON_OR_RESET.code;
+
+/// The room for a list of all operation codes: there are devices that refuse more than 16 bits can say.
+const OPCODES_ROOM: u32 = 0xFFFF;
+
+impl Passed {
+    pub(super) fn new(PassedThrough { device, maintenance }: PassedThrough) -> Self {
+        Self {
+            class: DeviceClass::of(device.peripheral()),
+            block_length: AtomicU32::new(device.block_length()),
+            is_stale: AtomicBool::new(device.block_length() == 0),
+            device,
+            maintenance,
+            locked: Mutex::default(),
+            resets: watch::Sender::new(0),
+            was_reset: AtomicBool::new(false),
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        let block_length = self.block_length.load(Ordering::Acquire);
+        Geometry { block_length, transfer_max: self.device.transfer_max() }
+    }
+}
+
+impl Core {
+    /// How many bytes of data-out a command needs.
+    pub(super) fn passed_data_out(&self, passed: &Passed, command: &Parsed) -> u32 {
+        match self.plan_for_device(passed, command) {
+            Ok(Plan { handling: Handling::Target | Handling::Administration, .. }) => {
+                self.unit.data_out(command, self.switches())
+            }
+            Ok(plan) => plan.transfer.out_max().min(passed.device.transfer_max()),
+            Err(_) => 0,
+        }
+    }
+
+    /// The most bytes of data-in of a command.
+    pub(super) fn passed_data_in(&self, passed: &Passed, command: &Parsed) -> u32 {
+        self.plan_for_device(passed, command).map_or(0, |plan| plan.transfer.in_max())
+    }
+
+    fn passed_rights(&self, passed: &Passed) -> Rights {
+        Rights {
+            read_only: self.unit.is_for_reader() || self.volume.shape().read_only,
+            maintenance: passed.maintenance,
+            administrator: self.administration.is_some(),
+        }
+    }
+
+    fn plan_for_device(&self, passed: &Passed, command: &Parsed) -> Result<Plan, Sense> {
+        let rights = self.passed_rights(passed);
+        pass_through::plan(&command.block, passed.class, rights, passed.geometry())
+    }
+
+    pub(super) async fn run_on_device(
+        self: Arc<Self>,
+        passed: Arc<Passed>,
+        nexus: Nexus,
+        command: Command,
+        abort: Abort,
+    ) -> Response {
+        match self.device_outcome(&passed, nexus, command, &abort).await {
+            Ok(response) => response,
+            Err(fault) => fault.response(Format::Fixed),
+        }
+    }
+
+    async fn device_outcome(
+        self: &Arc<Self>,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        command: Command,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        if self.state.retired.load(Ordering::Acquire) {
+            return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
+        }
+        let parsed = &command.parsed;
+        let planned = self.plan_for_device(passed, parsed);
+        if let Ok(plan) = &planned {
+            // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
+            self.state.reserved.check(nexus, plan.class)?;
+        }
+        use proto::scsi::attention::AttentionHandling::Reports;
+        if planned.as_ref().map_or(true, |plan| plan.attention == Reports)
+            && let Some(attention) = self.attend(|attentions| attentions.take(nexus))
+        {
+            return Err(attention.into());
+        }
+        let plan = planned?;
+        match plan.handling {
+            Handling::Target | Handling::Administration => {
+                return self.answer_itself(nexus, command, abort).await;
+            }
+            Handling::Inquiry => return self.inquire(passed, nexus, &command, plan, abort).await,
+            _ => {}
+        }
+        self.unit.ports().own().access.check(MinimumAccess::Active)?;
+        match plan.handling {
+            Handling::RequestSense => {
+                self.sense_of_device(passed, nexus, command, plan, abort).await
+            }
+            Handling::Prevent => self.prevent_on_device(passed, nexus, parsed.block).await,
+            Handling::Opcodes => self.opcodes_of_device(passed, nexus, command, plan, abort).await,
+            Handling::Settings(condition) => {
+                let response = self.forward(passed, nexus, command, plan, abort).await?;
+                if response.status == Status::Good {
+                    // The device has told other initiator ports, and all clients share one.
+                    self.attend(|attentions| attentions.establish(condition, Some(nexus)));
+                    passed.is_stale.store(true, Ordering::Release);
+                    self.follow_geometry(passed).await;
+                }
+                Ok(response)
+            }
+            _ => self.forward(passed, nexus, command, plan, abort).await,
+        }
+    }
+
+    /// What is about the target, or what it keeps for each client.
+    async fn answer_itself(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let cdb = command.parsed.cdb?;
+        let step = self.unit.plan(&command.parsed, self.switches())?;
+        let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
+        check_data_out(&cdb, &command, needed, self.unit.block_size())?;
+        match step {
+            Step::Reply(data) => Ok(good(data)),
+            Step::Unit(op) => {
+                let data = self.manage(nexus, op, command.data, needed, abort).await?;
+                Ok(Response { status: Status::Good, data, sense: Bytes::new() })
+            }
+            _ => Err(INTERNAL.into()),
+        }
+    }
+
+    /// Has the device carry a command out. A unit attention that it tells instead is told to every client.
+    async fn forward(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        command: Command,
+        plan: Plan,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let data = outgoing(plan.transfer, command.data, command.announced)?;
+        let block = command.parsed.block;
+        let request = DeviceRequest { block, data, timeout: plan.timeout };
+        let answer = self.send(passed, Some(nexus), request, abort).await?;
+        self.follow_geometry(passed).await;
+        Ok(answer)
+    }
+
+    /// Sends one command. After a reset of ours the device tells of it, in place of carrying a command out: that is swallowed.
+    async fn send(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Option<Nexus>,
+        request: DeviceRequest,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        loop {
+            let mut resets = passed.resets.subscribe();
+            // The sender is ours: it is there as long as this.
+            let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
+            let executed = abort.unless(passed.device.execute(request.clone())).await?;
+            let DeviceAnswer { status, data, sense } =
+                executed.map_err(|why| self.device_failed(why))?;
+            let told = Sense::parse(&sense).filter(|sense| sense.key == Key::UnitAttention);
+            if let Some(told) = told {
+                passed.is_stale.store(true, Ordering::Release);
+                let is_reset = told.additional.code == RESET_CODE;
+                if is_reset && passed.was_reset.swap(false, Ordering::AcqRel) {
+                    continue;
+                }
+                self.attend(|attentions| attentions.establish(told.additional, nexus));
+            }
+            if told.is_none() {
+                // Not every device, nor every driver, tells of a reset.
+                passed.was_reset.store(false, Ordering::Release);
+            }
+            let data = if data.is_empty() { Vec::new() } else { vec![data] };
+            return Ok(Response { status, data, sense });
+        }
+    }
+
+    /// Finds out how long blocks are, if that may have changed.
+    async fn follow_geometry(&self, passed: &Passed) {
+        if !passed.is_stale.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut told = |sense: Sense| {
+            self.attend(|attentions| attentions.establish(sense.additional, None));
+        };
+        let length = block_length(&*passed.device, &mut told).await;
+        passed.block_length.store(length, Ordering::Release);
+        if length == 0 && passed.class == DeviceClass::Disk {
+            // It is not ready: it is asked again. An optical drive has blocks of 2048 bytes until it says otherwise.
+            passed.is_stale.store(true, Ordering::Release);
+        }
+    }
+
+    /// What a client is told when the device has not ended its command.
+    fn device_failed(&self, why: DeviceFailure) -> Fault {
+        if let Some((Permit { suppressed }, _)) = self.state.log_limiter.permit() {
+            let (target, lun) = (&self.state.target, self.state.lun);
+            tracing::warn!(target, lun, suppressed, "pass-through: {why}");
+        }
+        let sense = |key, additional| Fault::Check(Sense::new(key, additional));
+        match why {
+            DeviceFailure::Gone => sense(Key::NotReady, Additional::NO_RESPONSE_TO_SELECTION),
+            DeviceFailure::TimedOut => sense(Key::AbortedCommand, Additional::COMMAND_TIMEOUT),
+            DeviceFailure::Busy => Fault::Status(Status::Busy),
+            // What it did to the device is not known: the client has to look.
+            DeviceFailure::Lost => sense(Key::AbortedCommand, Additional::COMMUNICATION_FAILURE),
+            DeviceFailure::Refused => {
+                sense(Key::IllegalRequest, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)
+            }
+            DeviceFailure::Broken => sense(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
+        }
+    }
+
+    /// INQUIRY: the device as it is, but the unit is this target's.
+    async fn inquire(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        command: &Command,
+        plan: Plan,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let parsed = &command.parsed;
+        let [_, flags, code, high, low, ..] = parsed.block;
+        let is_vital = flags & 0x01 != 0;
+        let room = u32::from(u16::from_be_bytes([high, low]));
+        let ours = || match self.unit.plan(parsed, self.switches()) {
+            Ok(Step::Reply(data)) => Ok(data),
+            Ok(_) => Err(INTERNAL),
+            Err(refused) => Err(refused),
+        };
+        if is_vital && identity::is_ours(code) {
+            let mut data = ours()?;
+            if let Some(byte) = data.first_mut() {
+                *byte = *byte & 0xE0 | passed.device.peripheral();
+            }
+            return Ok(good(data));
+        }
+        if is_vital && code == page::SUPPORTED {
+            return self.pages_of_device(passed, nexus, room, abort).await;
+        }
+        let mut response = self.forward(passed, nexus, command.clone(), plan, abort).await?;
+        if response.status != Status::Good {
+            return Ok(response);
+        }
+        let data = response.data.concat();
+        let data = match (is_vital, code) {
+            (false, _) => identity::standard(data, &ours()?),
+            (true, page::BLOCK_LIMITS) if passed.class == DeviceClass::Disk => {
+                let Geometry { block_length, transfer_max } = passed.geometry();
+                identity::block_limits(data, transfer_max / block_length.max(512))
+            }
+            _ => data,
+        };
+        response.data = vec![data.into()];
+        Ok(response)
+    }
+
+    /// The pages of vital product data there are. A device may have no such list.
+    async fn pages_of_device(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        room: u32,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let mut block = [0; 16];
+        [block[0], block[1], block[4]] = [0x12, 0x01, 0xFF];
+        let timeout = pass_through::Pace::Query.timeout(passed.class);
+        let request = DeviceRequest { block, data: DeviceData::In(0xFF), timeout };
+        let answer = self.send(passed, Some(nexus), request, abort).await?;
+        let listed = match answer.status {
+            Status::Good => answer.data.concat(),
+            _ => Vec::new(),
+        };
+        let pages = identity::supported(passed.device.peripheral(), &listed);
+        Ok(good(truncate(pages, room)))
+    }
+
+    async fn sense_of_device(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        command: Command,
+        plan: Plan,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let [_, flags, _, _, room, ..] = command.parsed.block;
+        match self.attend(|attentions| attentions.take(nexus)) {
+            Some(attention) => {
+                let format = if flags & 0x01 == 0 { Format::Fixed } else { Format::Descriptor };
+                Ok(good(truncate(attention.emit(format), room.into())))
+            }
+            None => self.forward(passed, nexus, command, plan, abort).await,
+        }
+    }
+
+    /// The operation codes that the device has and this client may send.
+    async fn opcodes_of_device(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        mut command: Command,
+        plan: Plan,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let rights = self.passed_rights(passed);
+        let permitted = |opcode, action| permits(opcode, action, passed.class, rights);
+        let [_, _, _, _, _, _, room @ .., _, _, _, _, _, _] = command.parsed.block;
+        let room = u32::from_be_bytes(room);
+        if let Some((opcode, action)) = opcodes::asked(&command.parsed.block) {
+            if !permitted(opcode, action) {
+                return Ok(good(truncate(opcodes::NOT_SUPPORTED.to_vec(), room)));
+            }
+            return self.forward(passed, nexus, command, plan, abort).await;
+        }
+        // What is cut off could not be told from what is refused.
+        command.parsed.block[6..10].copy_from_slice(&OPCODES_ROOM.to_be_bytes());
+        let plan = Plan { transfer: Transfer::In(OPCODES_ROOM), ..plan };
+        let mut response = self.forward(passed, nexus, command, plan, abort).await?;
+        if response.status == Status::Good {
+            let list = opcodes::permitted(&response.data.concat(), permitted);
+            response.data = vec![truncate(list, room).into()];
+        }
+        Ok(response)
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL: the device keeps its medium in as long as any client wants that.
+    async fn prevent_on_device(
+        &self,
+        passed: &Arc<Passed>,
+        nexus: Nexus,
+        block: Block,
+    ) -> Result<Response, Fault> {
+        let prevents = block[4] & 0x03 != 0;
+        self.prevent(nexus, prevents);
+        match self.tell_of_prevention(passed).await? {
+            Some(refused) => {
+                // It has not come true, and the client may try again.
+                if prevents {
+                    self.prevent(nexus, false);
+                }
+                Ok(refused)
+            }
+            None => Ok(good(Vec::new())),
+        }
+    }
+
+    /// Has the device prevent the removal of its medium or not, as its clients want it; an answer if it refuses.
+    async fn tell_of_prevention(&self, passed: &Arc<Passed>) -> Result<Option<Response>, Fault> {
+        let mut locked = passed.locked.lock().await;
+        let wanted = !self.state.preventing.all().is_empty();
+        if *locked == wanted {
+            return Ok(None);
+        }
+        let mut block = [0; 16];
+        [block[0], block[4]] = [0x1E, wanted.into()];
+        let timeout = pass_through::Pace::Query.timeout(passed.class);
+        let request = DeviceRequest { block, data: DeviceData::None, timeout };
+        let answer = self.send(passed, None, request, &Abort::never()).await?;
+        if answer.status != Status::Good {
+            return Ok(Some(answer));
+        }
+        *locked = wanted;
+        Ok(None)
+    }
+
+    /// Tells the device, where a client that is gone was the last that kept the medium in.
+    pub(super) fn follow_prevention(self: &Arc<Self>) {
+        let Some(passed) = self.state.passed.clone() else { return };
+        let is_settled = passed
+            .locked
+            .try_lock()
+            .is_ok_and(|locked| *locked != self.state.preventing.all().is_empty());
+        if is_settled {
+            return;
+        }
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            // A unit attention comes in place of the first.
+            for _ in 0..2 {
+                if let Ok(None) = core.tell_of_prevention(&passed).await {
+                    return;
+                }
+            }
+            tracing::warn!(
+                "pass-through: the device keeps its medium in, though no client wants it"
+            );
+        });
+    }
+
+    /// LOGICAL UNIT RESET goes on to the device. Commands that come meanwhile wait.
+    pub(super) fn reset_passed(&self) {
+        let Some(passed) = self.state.passed.clone() else { return };
+        passed.resets.send_modify(|under_way| *under_way += 1);
+        passed.was_reset.store(true, Ordering::Release);
+        tokio::spawn(async move {
+            passed.device.reset().await;
+            // SPC-4, 6.14: nothing prevents the removal after that.
+            *passed.locked.lock().await = false;
+            passed.is_stale.store(true, Ordering::Release);
+            passed.resets.send_modify(|under_way| *under_way -= 1);
+        });
+    }
+}
+
+/// What goes to the device, if it is what the device waits for.
+fn outgoing(transfer: Transfer, came: Vec<Bytes>, announced: u32) -> Result<DeviceData, Sense> {
+    let short = Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+    let length = match transfer {
+        Transfer::None => return Ok(DeviceData::None),
+        Transfer::In(room) => return Ok(DeviceData::In(room)),
+        Transfer::Announced(room) if announced == 0 => return Ok(DeviceData::In(room)),
+        _ if !transfer.is_complete(announced) => return Err(short),
+        Transfer::Out(length) => length,
+        Transfer::Announced(_) | Transfer::Sectors { .. } => announced,
+    };
+    if data::length(&came) < length as usize {
+        return Err(short);
+    }
+    Ok(DeviceData::Out(data::joined(came, length as usize)))
+}
+
+fn good(data: Vec<u8>) -> Response {
+    Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+use std::collections::VecDeque;
+use std::sync::Mutex as Locked;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use proto::scsi::DeviceType;
+use proto::scsi::inquiry::page;
+use tokio::sync::Notify;
+use volume::store::memory::Memory;
+
+use super::super::super::LogicalUnit as _;
+use super::super::super::test_initiator::TestInitiator;
+use super::super::tests::{ME, OTHER, block, good, sense};
+use super::super::{Disk, Options};
+use super::*;
+use crate::scsi_device::Pending;
+
+/// A device that does what it is told, and notes what it was asked for.
+struct Fake {
+    peripheral: u8,
+    block_length: u32,
+    asked: Locked<Vec<DeviceRequest>>,
+    answers: Locked<VecDeque<Result<DeviceAnswer, DeviceFailure>>>,
+    /// Commands wait for this, if it is there.
+    held: Option<Arc<Notify>>,
+    resets: AtomicU32,
+}
+
+impl Fake {
+    fn of(peripheral: u8, block_length: u32) -> Self {
+        let (asked, answers, held) = (Locked::default(), Locked::default(), None);
+        Self { peripheral, block_length, asked, answers, held, resets: AtomicU32::new(0) }
+    }
+
+    fn will(&self, answer: Result<DeviceAnswer, DeviceFailure>) {
+        self.answers.lock().unwrap().push_back(answer);
+    }
+
+    /// What it was asked for since it was looked at last: operation codes and what travelled.
+    fn taken(&self) -> Vec<(u8, DeviceData)> {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.into_iter().map(|request| (request.block[0], request.data)).collect()
+    }
+}
+
+impl ScsiDevice for Fake {
+    fn peripheral(&self) -> u8 {
+        self.peripheral
+    }
+
+    fn transfer_max(&self) -> u32 {
+        1 << 16
+    }
+
+    fn block_length(&self) -> u32 {
+        self.block_length
+    }
+
+    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
+        self.asked.lock().unwrap().push(request);
+        let answer = self.answers.lock().unwrap().pop_front().unwrap_or_else(|| Ok(done(&[])));
+        let held = self.held.clone();
+        Box::pin(async move {
+            if let Some(held) = held {
+                held.notified().await;
+            }
+            answer
+        })
+    }
+
+    fn reset(&self) -> Pending<()> {
+        self.resets.fetch_add(1, Ordering::AcqRel);
+        Box::pin(async {})
+    }
+}
+
+fn done(data: &[u8]) -> DeviceAnswer {
+    DeviceAnswer { status: Status::Good, data: Bytes::copy_from_slice(data), sense: Bytes::new() }
+}
+
+fn failed(sense: Sense) -> DeviceAnswer {
+    let sense = sense.emit(Format::Fixed).into();
+    DeviceAnswer { status: Status::CheckCondition, data: Bytes::new(), sense }
+}
+
+const TAPE: u8 = 0x01;
+const READY: [u8; 6] = [0; 6];
+const PREVENT: [u8; 6] = [0x1E, 0, 0, 0, 1, 0];
+const ALLOW: [u8; 6] = [0x1E, 0, 0, 0, 0, 0];
+
+/// A unit that passes `fake` through, and two clients that have been told of the power on.
+async fn unit(fake: Fake, maintenance: bool) -> (Arc<Fake>, Disk) {
+    let fake = Arc::new(fake);
+    let device = Arc::clone(&fake) as Arc<dyn ScsiDevice>;
+    let passed = PassedThrough { device, maintenance };
+    let options =
+        Options { device: passed.device_type(), passed: Some(passed), ..Options::default() };
+    let disk = Disk::new(Arc::new(Memory::new(0, 512)), "iqn.2026-11.dev.longhaul:t", 0, options);
+    for (n, nexus) in [(1, ME), (2, OTHER)] {
+        disk.attach(nexus, TestInitiator::new(n));
+        let told = run(&disk, nexus, &READY, &[]).await;
+        assert_eq!(sense(&told).additional, Additional::POWER_ON_OR_RESET);
+    }
+    assert_eq!(fake.taken(), [], "the device has not been asked");
+    (fake, disk)
+}
+
+async fn tape() -> (Arc<Fake>, Disk) {
+    unit(Fake::of(TAPE, 512), false).await
+}
+
+async fn run(disk: &Disk, nexus: Nexus, cdb: &[u8], data: &[u8]) -> Response {
+    start(disk, nexus, cdb, data).await
+}
+
+fn start(disk: &Disk, nexus: Nexus, cdb: &[u8], data: &[u8]) -> super::super::super::Answer {
+    let parsed = Parsed::of(&block(cdb), disk.device_type());
+    let pieces = if data.is_empty() { vec![] } else { vec![Bytes::copy_from_slice(data)] };
+    disk.execute(nexus, Command { parsed, data: pieces, announced: data.len() as u32 })
+}
+
+/// Lets what was spawned run.
+async fn settle() {
+    for _ in 0..16 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn command_goes_on_with_its_data_and_comes_back_as_the_device_ended_it() {
+    let (fake, tape) = tape().await;
+    let write = [0x0A, 1, 0, 0, 2, 0];
+    assert_eq!(tape.data_out_len(&Parsed::of(&block(&write), DeviceType::Tape)), 1024);
+    good(run(&tape, ME, &write, &[7; 1024]).await);
+    assert_eq!(fake.taken(), [(0x0A, DeviceData::Out(vec![7; 1024].into()))]);
+    // A block that is shorter than what was asked for: data and sense, and a residual by the length of the data.
+    let short = Sense::new(Key::NoSense, Additional::NONE).with_information(3096);
+    let mut answer = failed(short);
+    answer.data = vec![1; 1000].into();
+    fake.will(Ok(answer.clone()));
+    let read = [0x08, 0, 0, 0x10, 0, 0];
+    assert_eq!(tape.working_memory(&Parsed::of(&block(&read), DeviceType::Tape)), 4096);
+    let came = run(&tape, ME, &read, &[]).await;
+    assert_eq!((came.status, came.data.concat()), (Status::CheckCondition, vec![1; 1000]));
+    assert_eq!(came.sense, answer.sense, "unchanged");
+    assert_eq!(fake.taken(), [(0x08, DeviceData::In(4096))]);
+    for status in [Status::Busy, Status::TaskSetFull, Status::ReservationConflict] {
+        fake.will(Ok(DeviceAnswer { status, ..done(&[]) }));
+        assert_eq!(run(&tape, ME, &READY, &[]).await.status, status);
+    }
+}
+
+#[tokio::test]
+async fn too_little_data_never_reaches_the_device() {
+    let (fake, tape) = tape().await;
+    let refused = run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 512]).await;
+    assert_eq!(sense(&refused).additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+    let unknown = run(&tape, ME, &[0x02, 0, 0, 0, 0, 0], &[]).await;
+    assert_eq!(sense(&unknown), pass_through::UNKNOWN);
+    let firmware = run(&tape, ME, &[0x3B, 5, 0, 0, 0, 0, 0, 0, 4, 0], &[1; 4]).await;
+    assert_eq!(sense(&firmware), pass_through::UNKNOWN);
+    assert_eq!(fake.taken(), []);
+}
+
+#[tokio::test]
+async fn maintenance_goes_on_where_it_is_allowed() {
+    let (fake, tape) = unit(Fake::of(TAPE, 512), true).await;
+    good(run(&tape, ME, &[0x3B, 5, 0, 0, 0, 0, 0, 0, 4, 0], &[1; 4]).await);
+    good(run(&tape, ME, &[0xC1], &[1; 3]).await);
+    good(run(&tape, ME, &[0xC2], &[]).await);
+    let out = |data: &[u8]| DeviceData::Out(Bytes::copy_from_slice(data));
+    let asked = fake.taken();
+    assert_eq!(asked[..2], [(0x3B, out(&[1; 4])), (0xC1, out(&[1; 3]))]);
+    assert!(matches!(asked[2], (0xC2, DeviceData::In(_))));
+}
+
+#[tokio::test]
+async fn reader_changes_nothing() {
+    let (fake, tape) = tape().await;
+    let reader = tape.for_readers();
+    for (cdb, additional) in [
+        (&[0x0A, 1, 0, 0, 1, 0][..], Additional::WRITE_PROTECTED),
+        (&[0x19, 1, 0, 0, 0, 0], Additional::WRITE_PROTECTED),
+        (&PREVENT, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS),
+        (&[0x1B, 0, 0, 0, 0, 0], Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS),
+        (&[0x3B, 5], Additional::INVALID_COMMAND_OPERATION_CODE),
+    ] {
+        let refused = run(&reader, OTHER, cdb, &[0; 512]).await;
+        assert_eq!(sense(&refused).additional, additional, "{cdb:02x?}");
+    }
+    assert_eq!(fake.taken(), []);
+    good(run(&reader, OTHER, &[0x08, 0, 0, 2, 0, 0], &[]).await);
+    assert_eq!(fake.taken().len(), 1);
+}
+
+#[tokio::test]
+async fn failures_of_the_way_have_a_sense_of_their_own() {
+    let (fake, tape) = tape().await;
+    for (failure, key, additional) in [
+        (DeviceFailure::Gone, Key::NotReady, Additional::NO_RESPONSE_TO_SELECTION),
+        (DeviceFailure::TimedOut, Key::AbortedCommand, Additional::COMMAND_TIMEOUT),
+        (DeviceFailure::Lost, Key::AbortedCommand, Additional::COMMUNICATION_FAILURE),
+        (DeviceFailure::Broken, Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
+        (DeviceFailure::Refused, Key::IllegalRequest, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS),
+    ] {
+        fake.will(Err(failure));
+        let told = sense(&run(&tape, ME, &[0x0A, 0, 0, 0, 4, 0], &[7; 4]).await);
+        assert_eq!((told.key, told.additional), (key, additional));
+        assert_eq!(fake.taken().len(), 1, "it is not sent again");
+    }
+    fake.will(Err(DeviceFailure::Busy));
+    assert_eq!(run(&tape, ME, &READY, &[]).await.status, Status::Busy);
+}
+
+#[tokio::test]
+async fn time_to_end_follows_from_the_command() {
+    let (fake, tape) = tape().await;
+    for (cdb, minutes) in
+        [(&[0x00][..], 2), (&[0x08, 0, 0, 0, 1], 30), (&[0x01], 60), (&[0x19], 1440)]
+    {
+        run(&tape, ME, cdb, &[]).await;
+        let asked = fake.asked.lock().unwrap().pop().unwrap();
+        assert_eq!(asked.timeout, Duration::from_secs(60 * minutes), "{cdb:02x?}");
+    }
+}
+
+#[tokio::test]
+async fn unit_attention_of_the_device_is_told_to_each_client_once() {
+    let (fake, tape) = tape().await;
+    let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    fake.will(Ok(failed(changed)));
+    // The tape may have another length of blocks now: the device is asked.
+    let mut parameters = vec![0; 12];
+    (parameters[3], parameters[10]) = (8, 4);
+    fake.will(Ok(done(&parameters)));
+    assert_eq!(sense(&run(&tape, ME, &READY, &[]).await), changed);
+    let asked: Vec<_> = fake.taken().into_iter().map(|(opcode, _)| opcode).collect();
+    assert_eq!(asked, [0x00, 0x1A]);
+    let write = Parsed::of(&block(&[0x0A, 1, 0, 0, 1, 0]), DeviceType::Tape);
+    assert_eq!(tape.data_out_len(&write), 1024);
+    assert_eq!(sense(&run(&tape, OTHER, &READY, &[]).await), changed);
+    assert_eq!(fake.taken(), []);
+    for nexus in [ME, OTHER] {
+        good(run(&tape, nexus, &READY, &[]).await);
+    }
+}
+
+#[tokio::test]
+async fn settings_that_one_client_changes_are_told_to_the_others() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &[0x15, 0x10, 0, 0, 4, 0], &[0; 4]).await);
+    let told = sense(&run(&tape, OTHER, &READY, &[]).await);
+    assert_eq!(told.additional, Additional::MODE_PARAMETERS_CHANGED);
+    good(run(&tape, ME, &READY, &[]).await);
+    good(run(&tape, ME, &[0x4C, 0, 0x40, 0, 0, 0, 0, 0, 0, 0], &[]).await);
+    let told = sense(&run(&tape, OTHER, &READY, &[]).await);
+    assert_eq!(told.additional, Additional::LOG_PARAMETERS_CHANGED);
+    // One that the device refuses changes nothing.
+    fake.will(Ok(failed(Sense::invalid_cdb(1, None))));
+    run(&tape, ME, &[0x15, 0x10, 0, 0, 4, 0], &[0; 4]).await;
+    good(run(&tape, OTHER, &READY, &[]).await);
+}
+
+#[tokio::test]
+async fn reservations_are_between_our_clients_and_not_the_device_s() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &[0x16, 0, 0, 0, 0, 0], &[]).await);
+    let conflict = run(&tape, OTHER, &[0x08, 0, 0, 2, 0, 0], &[]).await;
+    assert_eq!(conflict.status, Status::ReservationConflict);
+    good(run(&tape, ME, &[0x17, 0, 0, 0, 0, 0], &[]).await);
+    // REGISTER, then RESERVE of exclusive access.
+    let mut list = [0; 24];
+    list[15] = 7;
+    good(run(&tape, ME, &[0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list).await);
+    let mut list = [0; 24];
+    list[7] = 7;
+    good(run(&tape, ME, &[0x5F, 1, 3, 0, 0, 0, 0, 0, 24, 0], &list).await);
+    let keys = good(run(&tape, OTHER, &[0x5E, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[]).await);
+    assert_eq!(keys[15], 7);
+    assert_eq!(fake.taken(), [], "the device knows nothing of it");
+    let conflict = run(&tape, OTHER, &[0x01, 0, 0, 0, 0, 0], &[]).await;
+    assert_eq!(conflict.status, Status::ReservationConflict);
+    good(run(&tape, ME, &[0x01, 0, 0, 0, 0, 0], &[]).await);
+    assert_eq!(fake.taken().len(), 1);
+}
+
+#[tokio::test]
+async fn client_does_not_unlock_what_another_has_locked() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &PREVENT, &[]).await);
+    good(run(&tape, OTHER, &PREVENT, &[]).await);
+    assert_eq!(fake.asked.lock().unwrap().len(), 1, "it prevents it already");
+    good(run(&tape, ME, &ALLOW, &[]).await);
+    assert_eq!(fake.asked.lock().unwrap().len(), 1, "the other still wants it");
+    // The other is gone without a word.
+    tape.detach(OTHER);
+    settle().await;
+    let asked = std::mem::take(&mut *fake.asked.lock().unwrap());
+    let fields: Vec<_> = asked.iter().map(|request| (request.block[0], request.block[4])).collect();
+    assert_eq!(fields, [(0x1E, 1), (0x1E, 0)]);
+}
+
+#[tokio::test]
+async fn lock_that_the_device_refuses_is_none() {
+    let (fake, tape) = tape().await;
+    let refusal = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+    fake.will(Ok(failed(refusal)));
+    assert_eq!(sense(&run(&tape, ME, &PREVENT, &[]).await), refusal);
+    good(run(&tape, OTHER, &ALLOW, &[]).await);
+    assert_eq!(fake.taken().len(), 1);
+}
+
+#[tokio::test]
+async fn reset_goes_on_and_is_told_once() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &PREVENT, &[]).await);
+    tape.reset();
+    settle().await;
+    assert_eq!(fake.resets.load(Ordering::Acquire), 1);
+    let reset = Sense::new(Key::UnitAttention, Additional::BUS_DEVICE_RESET);
+    for nexus in [ME, OTHER] {
+        assert_eq!(sense(&run(&tape, nexus, &READY, &[]).await), reset);
+    }
+    // The device says it too, to its one initiator.
+    fake.will(Ok(failed(Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET))));
+    for nexus in [ME, OTHER] {
+        good(run(&tape, nexus, &READY, &[]).await);
+    }
+    fake.taken();
+    good(run(&tape, ME, &PREVENT, &[]).await);
+    assert_eq!(fake.taken().len(), 1, "the reset has ended what was there before");
+}
+
+#[tokio::test]
+async fn aborted_command_is_not_waited_for() {
+    let held = Arc::new(Notify::new());
+    let fake = Fake { held: Some(Arc::clone(&held)), ..Fake::of(TAPE, 512) };
+    let (fake, tape) = unit(fake, false).await;
+    let mut rewind = start(&tape, ME, &[0x01, 0, 0, 0, 0, 0], &[]);
+    assert!((&mut rewind).now_or_never().is_none());
+    assert_eq!(fake.taken().len(), 1);
+    rewind.abort();
+    assert_eq!(rewind.await.status, Status::TaskAborted);
+}
+
+#[tokio::test]
+async fn device_that_says_what_it_is_does_not_say_which_unit() {
+    let (fake, tape) = tape().await;
+    let mut inquiry = [0; 36];
+    (inquiry[0], inquiry[1], inquiry[4], inquiry[5]) = (TAPE, 0x80, 31, 0x19);
+    inquiry[8..16].copy_from_slice(b"ACME    ");
+    fake.will(Ok(done(&inquiry)));
+    let told = good(run(&tape, ME, &[0x12, 0, 0, 0, 36, 0], &[]).await);
+    assert_eq!(told[8..16], *b"ACME    ");
+    assert_eq!(told[5] & 0x09, 0, "neither EXTENDED COPY nor protection");
+    // Its own serial number and designators would be those of every target that passes it through.
+    for code in [page::SERIAL, page::IDENTIFICATION, page::PORTS] {
+        let told = good(run(&tape, ME, &[0x12, 1, code, 0, 255, 0], &[]).await);
+        assert_eq!(told[..2], [TAPE, code]);
+    }
+    assert_eq!(fake.taken().len(), 1);
+    fake.will(Ok(done(&[TAPE, 0, 0, 2, 0x00, 0xB0])));
+    let pages = good(run(&tape, ME, &[0x12, 1, 0, 0, 255, 0], &[]).await);
+    assert_eq!(pages[4..], [0x00, 0x80, 0x83, 0x88, 0xB0]);
+    let luns = good(run(&tape, ME, &[0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[]).await);
+    assert_eq!(luns[..4], [0, 0, 0, 0], "the device is in no target here");
+    assert_eq!(fake.taken().len(), 1);
+}
+
+#[tokio::test]
+async fn operation_codes_that_are_refused_are_not_supported() {
+    let (fake, tape) = tape().await;
+    let mut list = vec![0, 0, 0, 16];
+    list.extend([0x01, 0, 0, 0, 0, 0, 0, 6, 0x04, 0, 0, 0, 0, 0, 0, 6]);
+    fake.will(Ok(done(&list)));
+    let all = [0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0];
+    let told = good(run(&tape, ME, &all, &[]).await);
+    assert_eq!(told, [0, 0, 0, 8, 0x01, 0, 0, 0, 0, 0, 0, 6]);
+    assert_eq!(fake.taken(), [(0xA3, DeviceData::In(OPCODES_ROOM))]);
+    let format = [0xA3, 0x0C, 1, 0x04, 0, 0, 0, 0, 0, 64, 0, 0];
+    assert_eq!(good(run(&tape, ME, &format, &[]).await), opcodes::NOT_SUPPORTED);
+    assert_eq!(fake.taken(), []);
+}
+
+#[tokio::test]
+async fn disk_that_was_not_ready_is_asked_how_long_its_blocks_are() {
+    let (fake, disk) = unit(Fake::of(0x00, 0), false).await;
+    let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let refused = sense(&run(&disk, ME, &read, &[]).await);
+    assert_eq!(refused.additional, Additional::NOT_READY_UNKNOWN_CAUSE);
+    fake.will(Ok(done(&[])));
+    let mut capacity = [0; 32];
+    capacity[10] = 0x10;
+    fake.will(Ok(done(&capacity)));
+    good(run(&disk, ME, &READY, &[]).await);
+    fake.taken();
+    good(run(&disk, ME, &read, &[]).await);
+    assert_eq!(fake.taken(), [(0x28, DeviceData::In(4096))]);
+}
