@@ -1,6 +1,6 @@
 //! Pass-through: which command blocks go on to a real device, for which clients, and how many bytes travel with them.
 //!
-//! [`COMMANDS`](table::COMMANDS) is the allow-list. What is not in it is refused, since neither its direction nor its length
+//! [`commands`] is the allow-list. What is not in it is refused, since neither its direction nor its length
 //! nor its harm is known. Many clients share the one initiator port by which the device is reached: what the device keeps
 //! for each initiator port (reservations, unit attentions, the prevention of removal) is kept for each client here.
 
