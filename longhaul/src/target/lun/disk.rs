@@ -45,7 +45,7 @@ use self::copy::Copies;
 pub use self::exchange::ExchangeError;
 use self::medium::CHUNK;
 pub use self::options::{Options, PassedThrough, Shared};
-use self::pass_through::Passed;
+use self::pass_through::PassThroughDevice;
 use self::removal::RemovalPrevention;
 use self::reserved::Reserved;
 pub use self::reserved::{LoadError, StoredReservations};
@@ -100,7 +100,7 @@ struct State {
     /// What moves cartridges, if it is a media changer.
     changer: Option<Arc<dyn MediaChanger>>,
     /// The device, if one is passed through.
-    passed: Option<Arc<Passed>>,
+    passed: Option<Arc<PassThroughDevice>>,
     preventing: RemovalPrevention,
     /// What GET EVENT STATUS NOTIFICATION tells of the medium of an optical drive.
     media_events: Mutex<MediaEvents<Nexus>>,
@@ -127,7 +127,7 @@ impl Disk {
         let medium = options.medium(volume.shape());
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
         let changer = options.changer.take();
-        let passed = options.passed.take().map(|passed| Arc::new(Passed::new(passed)));
+        let passed = options.passed.take().map(|passed| Arc::new(PassThroughDevice::new(passed)));
         let elements = changer.as_ref().map(|changer| changer.inventory().layout());
         let (reservations, permit) =
             options.shared.take().map(|shared| (shared.reservations, shared.permit)).unzip();

@@ -28,7 +28,7 @@ use crate::scsi_device::{
 };
 
 /// A device that is passed through, and what is known of it.
-pub(super) struct Passed {
+pub(super) struct PassThroughDevice {
     device: Arc<dyn ScsiDevice>,
     class: DeviceClass,
     maintenance: bool,
@@ -50,7 +50,7 @@ const RESET_CODE: u8 = Additional::POWER_ON_OR_RESET.code;
 /// The room for a list of all operation codes: there are devices that refuse more than 16 bits can say.
 const OPCODES_ROOM: u32 = 0xFFFF;
 
-impl Passed {
+impl PassThroughDevice {
     pub(super) fn new(PassedThrough { device, maintenance }: PassedThrough) -> Self {
         Self {
             class: DeviceClass::of(device.peripheral()),
@@ -72,7 +72,7 @@ impl Passed {
 
 impl Core {
     /// How many bytes of data-out a command needs.
-    pub(super) fn passed_data_out(&self, passed: &Passed, command: &Parsed) -> u32 {
+    pub(super) fn passed_data_out(&self, passed: &PassThroughDevice, command: &Parsed) -> u32 {
         match self.plan_for_device(passed, command) {
             Ok(Plan { handling: Handling::Target | Handling::Administration, .. }) => {
                 self.unit.data_out(command, self.switches())
@@ -83,11 +83,11 @@ impl Core {
     }
 
     /// The most bytes of data-in of a command.
-    pub(super) fn passed_data_in(&self, passed: &Passed, command: &Parsed) -> u32 {
+    pub(super) fn passed_data_in(&self, passed: &PassThroughDevice, command: &Parsed) -> u32 {
         self.plan_for_device(passed, command).map_or(0, |plan| plan.transfer.in_max())
     }
 
-    fn passed_rights(&self, passed: &Passed) -> Rights {
+    fn passed_rights(&self, passed: &PassThroughDevice) -> Rights {
         Rights {
             read_only: self.unit.is_for_reader() || self.volume.shape().read_only,
             maintenance: passed.maintenance,
@@ -95,14 +95,14 @@ impl Core {
         }
     }
 
-    fn plan_for_device(&self, passed: &Passed, command: &Parsed) -> Result<Plan, Sense> {
+    fn plan_for_device(&self, passed: &PassThroughDevice, command: &Parsed) -> Result<Plan, Sense> {
         let rights = self.passed_rights(passed);
         pass_through::plan(&command.block, passed.class, rights, passed.geometry())
     }
 
     pub(super) async fn run_on_device(
         self: Arc<Self>,
-        passed: Arc<Passed>,
+        passed: Arc<PassThroughDevice>,
         nexus: Nexus,
         command: Command,
         abort: Abort,
@@ -115,7 +115,7 @@ impl Core {
 
     async fn device_outcome(
         self: &Arc<Self>,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: Command,
         abort: &Abort,
@@ -188,7 +188,7 @@ impl Core {
     /// Has the device carry a command out. A unit attention that it tells instead is told to every client.
     async fn forward(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: Command,
         plan: Plan,
@@ -205,7 +205,7 @@ impl Core {
     /// Sends one command. After a reset of ours the device tells of it, in place of carrying a command out: that is swallowed.
     async fn send(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Option<Nexus>,
         request: DeviceRequest,
         abort: &Abort,
@@ -236,7 +236,7 @@ impl Core {
     }
 
     /// Finds out how long blocks are, if that may have changed.
-    async fn follow_geometry(&self, passed: &Passed) {
+    async fn follow_geometry(&self, passed: &PassThroughDevice) {
         if !passed.is_stale.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -274,7 +274,7 @@ impl Core {
     /// INQUIRY: the device as it is, but the unit is this target's.
     async fn inquire(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: &Command,
         plan: Plan,
@@ -319,7 +319,7 @@ impl Core {
     /// The pages of vital product data there are. A device may have no such list.
     async fn pages_of_device(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         room: u32,
         abort: &Abort,
@@ -339,7 +339,7 @@ impl Core {
 
     async fn sense_of_device(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: Command,
         plan: Plan,
@@ -358,7 +358,7 @@ impl Core {
     /// The operation codes that the device has and this client may send.
     async fn opcodes_of_device(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         mut command: Command,
         plan: Plan,
@@ -388,7 +388,7 @@ impl Core {
     /// PREVENT ALLOW MEDIUM REMOVAL: the device keeps its medium in as long as any client wants that.
     async fn prevent_on_device(
         &self,
-        passed: &Arc<Passed>,
+        passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         block: Block,
     ) -> Result<Response, Fault> {
@@ -407,7 +407,10 @@ impl Core {
     }
 
     /// Has the device prevent the removal of its medium or not, as its clients want it; an answer if it refuses.
-    async fn tell_of_prevention(&self, passed: &Arc<Passed>) -> Result<Option<Response>, Fault> {
+    async fn tell_of_prevention(
+        &self,
+        passed: &Arc<PassThroughDevice>,
+    ) -> Result<Option<Response>, Fault> {
         let mut locked = passed.locked.lock().await;
         let wanted = !self.state.preventing.all().is_empty();
         if *locked == wanted {
