@@ -73,6 +73,7 @@ impl BusyPoll {
                 return false;
             }
             if has_arrived() {
+                self.ends(now());
                 return true;
             }
         }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::address::Endpoint;
+use super::address::{Endpoint, LinkId};
 use super::config::{CongestionControl, PATHS_MAX, Timing};
 use super::congestion::{self, Acked, Congestion};
 use super::numbers::Numbers;
@@ -246,12 +246,18 @@ impl Path {
         self.mtu.current()
     }
 
-    /// The size of a probe of longer packets, if one is to be sent; `takes`: the link takes it now.
-    pub(super) fn poll_mtu_probe(&mut self, now: Time, takes: bool) -> Option<u16> {
-        if !takes {
+    /// The size of a probe of longer packets, if one is due, and `takes` says that its link takes it.
+    pub(super) fn poll_mtu_probe(
+        &mut self,
+        now: Time,
+        takes: impl FnOnce(LinkId) -> bool,
+    ) -> Option<u16> {
+        self.mtu.deadline().filter(|at| *at <= now && self.is_answering())?;
+        if !takes(self.endpoint.link) {
             self.mtu.put_off(now);
+            return None;
         }
-        if self.is_answering() { self.mtu.poll_probe(now) } else { None }
+        self.mtu.poll_probe(now)
     }
 
     /// How much may be in flight.

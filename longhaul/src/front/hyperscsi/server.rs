@@ -147,12 +147,8 @@ impl Server {
         let Self { wire, machine, busy_poll, connections, .. } = self;
         let clock = wire.clock();
         let mut each = |now, from, packet: &mut [u8]| machine.handle_packet(now, from, packet);
-        let has_arrived = connections.values().all(Connection::is_idle)
-            && busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each));
-        if has_arrived {
-            busy_poll.ends(clock.now());
-        }
-        has_arrived
+        connections.values().all(Connection::is_idle)
+            && busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each))
     }
 
     /// Whether anything was done.

@@ -152,10 +152,9 @@ impl Transport {
     /// Asks by a long packet for an acknowledgement, if a path may carry longer ones than it is known to.
     pub(super) fn send_mtu_probe(&mut self, now: Time, outbox: &mut dyn Outbox) -> Option<u64> {
         let mut paths = self.paths.iter_mut().enumerate();
-        let (at, size) = paths.find_map(|(at, path)| {
-            let takes = outbox.takes(path.endpoint.link);
-            Some((at, path.poll_mtu_probe(now, takes)?))
-        })?;
+        let takes = |link| outbox.takes(link);
+        let (at, size) =
+            paths.find_map(|(at, path)| Some((at, path.poll_mtu_probe(now, takes)?)))?;
         let padding = vec![0; usize::from(size) - HEADER_LEN - TAG_LEN];
         let header = Header { ack_now: true, ..self.header(at, Opcode::AckQuery) };
         let len = self.seal((header, &padding), self.paths[at].endpoint, outbox)?;
