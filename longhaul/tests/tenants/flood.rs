@@ -3,18 +3,18 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread::{JoinHandle, scope, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use super::*;
 
-/// How long the link delays what goes one way: a round trip takes 100 ms.
-const DELAY: Duration = Duration::from_millis(50);
+/// What goes over the long link one way comes so many connections of the flood later: at its pace, 50 ms.
+const DELAY: u32 = 15;
 
 /// How often the flood connects: 300 times a second, or as often as this machine can.
 const PACE: Duration = Duration::from_micros(3_333);
@@ -30,57 +30,76 @@ fn connect_from(source: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> 
     Ok(TcpStream::from(socket))
 }
 
-/// A long link to `server`, whose connections come from `source`.
-fn long_link(source: Ipv4Addr, server: SocketAddr) -> SocketAddr {
+/// What is under way on the long links: when it is due in connections of the flood, where to, and what. Nothing at
+/// all is an end.
+#[derive(Default)]
+struct UnderWay {
+    round: u32,
+    sent: VecDeque<(u32, TcpStream, Vec<u8>)>,
+}
+
+type Links = Arc<Mutex<UnderWay>>;
+
+/// A long link to `server`, whose connections come from `source`. The flood delivers what goes over it: so the
+/// link is as long on a busy machine as on an idle one.
+fn long_link(source: Ipv4Addr, server: SocketAddr, links: &Links) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let links = Arc::clone(links);
     spawn(move || {
         while let Ok((near, _)) = listener.accept() {
+            let links = Arc::clone(&links);
             spawn(move || {
-                // The last packet of the handshake takes as long as any.
-                sleep(DELAY);
+                // What is sent first follows the connection at once.
+                let mut first = [0];
+                let Ok(1) = near.peek(&mut first) else { return };
                 let Ok(far) = connect_from(source, server) else { return };
-                let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
-                delay(near, far);
-                delay(back.0, back.1);
+                let (from, to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                let back = Arc::clone(&links);
+                spawn(move || send_on(from, &to, &back));
+                send_on(near, &far, &links);
             });
         }
     });
     address
 }
 
-/// Passes on what comes, later.
-fn delay(mut from: TcpStream, mut to: TcpStream) {
-    let (sender, receiver): (Sender<(Instant, Vec<u8>)>, Receiver<_>) = channel();
-    spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(read @ 1..) = from.read(&mut buffer) {
-            if sender.send((Instant::now() + DELAY, buffer[..read].to_vec())).is_err() {
-                return;
-            }
+/// Sends on what comes, and its end.
+fn send_on(mut from: TcpStream, to: &TcpStream, links: &Links) {
+    let mut buffer = [0; 4096];
+    loop {
+        let read = from.read(&mut buffer).unwrap_or(0);
+        let mut links = links.lock().unwrap();
+        let due = links.round + DELAY;
+        links.sent.push_back((due, to.try_clone().unwrap(), buffer[..read].to_vec()));
+        if read == 0 {
+            return;
         }
-    });
-    spawn(move || {
-        while let Ok((due, bytes)) = receiver.recv() {
-            sleep(due.saturating_duration_since(Instant::now()));
-            if to.write_all(&bytes).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Both);
-    });
+    }
+}
+
+/// Another connection of the flood has been made: delivers what is due.
+fn deliver(links: &Links) {
+    let mut links = links.lock().unwrap();
+    links.round += 1;
+    let due = links.sent.partition_point(|(due, ..)| *due <= links.round);
+    for (_, mut to, bytes) in links.sent.drain(..due) {
+        // The other end may have gone.
+        let _ = if bytes.is_empty() { to.shutdown(Shutdown::Both) } else { to.write_all(&bytes) };
+    }
 }
 
 /// Connections without end, each of which sends `bytes` and nothing more.
 struct Flood {
     over: Arc<AtomicBool>,
+    links: Links,
     thread: JoinHandle<()>,
 }
 
 impl Flood {
     fn begin(source: Ipv4Addr, server: SocketAddr, bytes: Vec<u8>) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&over);
+        let (over, links) = (Arc::new(AtomicBool::new(false)), Links::default());
+        let (flag, carried) = (Arc::clone(&over), Arc::clone(&links));
         let (begun, running) = channel();
         let thread = spawn(move || {
             let mut held = VecDeque::new();
@@ -93,6 +112,7 @@ impl Flood {
                     let _ = stream.write_all(&bytes);
                     held.push_back(stream);
                 }
+                deliver(&carried);
                 held.truncate(HELD);
                 if held.len() == HELD {
                     held.pop_front();
@@ -104,7 +124,7 @@ impl Flood {
             }
         });
         running.recv().unwrap();
-        Self { over, thread }
+        Self { over, links, thread }
     }
 
     fn end(self) {
@@ -114,8 +134,8 @@ impl Flood {
 }
 
 /// Eight logins at a time over a long link, which comes from `source`; how many succeed.
-fn logins(fixture: &Fixture, source: Ipv4Addr) -> usize {
-    let portal = long_link(source, fixture.portal);
+fn logins(fixture: &Fixture, source: Ipv4Addr, flood: &Flood) -> usize {
+    let portal = long_link(source, fixture.portal, &flood.links);
     scope(|scope| {
         let login = |isid| {
             let config = fixture.config("alice", (NAME, isid), Some(TARGET));
@@ -135,7 +155,7 @@ fn a_flood_of_bare_connections_ends_no_login() {
     for by in ISCSI {
         let fixture = Fixture::new(by);
         let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, Vec::new());
-        assert_eq!(logins(&fixture, NEIGHBOUR), 8, "{by:?}");
+        assert_eq!(logins(&fixture, NEIGHBOUR, &flood), 8, "{by:?}");
         flood.end();
         fixture.end();
     }
@@ -150,7 +170,7 @@ fn a_flood_of_logins_ends_no_login_from_elsewhere() {
         let (_, request) = InitiatorLogin::start(config, entropy());
         let begun = peer::frame(request.header, request.data);
         let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, begun);
-        assert_eq!(logins(&fixture, ELSEWHERE), 8, "{by:?}");
+        assert_eq!(logins(&fixture, ELSEWHERE, &flood), 8, "{by:?}");
         flood.end();
         fixture.end();
     }

@@ -12,7 +12,7 @@ use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::PORT;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
@@ -137,6 +137,8 @@ impl Server {
                         let login = logins.begin(peer, node.limits().logins);
                         let stop = session_stop.clone();
                         connections.spawn(connection(node, portals, socket, login, stop));
+                        // What it has sent already counts before the next one can end it.
+                        yield_now().await;
                     }
                     Ok((_, peer, _)) => {
                         if let Some(Permit { suppressed }) = self.node.log_limiter.permit(peer) {
