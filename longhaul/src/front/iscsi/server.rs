@@ -291,10 +291,13 @@ fn wanted(target: Option<&IscsiName>) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use futures_util::FutureExt as _;
     use proto::iscsi::login::policy::Policy;
 
     use super::*;
+    use crate::front::iscsi::node::Limits;
     use crate::stop::Stopper;
     use crate::target::lun::TargetDevice;
 
@@ -311,5 +314,39 @@ mod tests {
         stopper.call();
         run.await.unwrap();
         assert!(!accept_probe.is_accepting().await);
+    }
+
+    /// The login request of a discovery session (RFC 7143, 11.12), which goes on to full feature phase at once.
+    fn login_request() -> Vec<u8> {
+        let text = b"InitiatorName=iqn.2026-01.example:i\0SessionType=Discovery\0";
+        let mut bytes = vec![0; 48];
+        bytes[..2].copy_from_slice(&[0x43, 0x87]);
+        bytes[7] = u8::try_from(text.len()).unwrap();
+        bytes.extend_from_slice(text);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// They wait in the queue of the socket when the server has its turn.
+    #[tokio::test]
+    async fn what_a_connection_has_sent_counts_before_the_next_is_taken() {
+        let node = Node::new(std::iter::empty::<TargetDevice>(), Policy::open)
+            .with_limits(Limits { logins: 1, ..Limits::default() });
+        let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
+        let portal = server.portals()[0];
+        let mut honest = std::net::TcpStream::connect(portal).unwrap();
+        honest.write_all(&login_request()).unwrap();
+        let _silent: Vec<_> =
+            (0..8).map(|_| std::net::TcpStream::connect(portal).unwrap()).collect();
+        let (stopper, stop) = Stopper::new();
+        let run = tokio::spawn(server.run(stop));
+        let answered = tokio::task::spawn_blocking(move || {
+            let mut bhs = [0; 48];
+            honest.read_exact(&mut bhs).map(|()| bhs)
+        });
+        let bhs = answered.await.unwrap().expect("the login is answered");
+        assert_eq!((bhs[0], bhs[36]), (0x23, 0), "a login response that says success");
+        stopper.call();
+        run.await.unwrap();
     }
 }
