@@ -105,10 +105,14 @@ impl Timing {
 /// What a sender does about congestion (spec, 9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CongestionControl {
+    /// [`Cubic`](Self::Cubic) on short paths, [`Bbr`](Self::Bbr) on long ones.
+    #[default]
+    ByDistance,
+    /// draft-ietf-ccwg-bbr.
+    Bbr,
     /// RFC 9002, 7.
     NewReno,
     /// RFC 9438.
-    #[default]
     Cubic,
 }
 

@@ -92,7 +92,8 @@ impl Numbers {
             return;
         }
         self.wanting = self.wanting.saturating_sub(packets);
-        if self.wanting == 0 {
+        // That a packet is missing is told in any case.
+        if self.wanting == 0 && self.hurried == 0 {
             self.due = None;
         }
     }

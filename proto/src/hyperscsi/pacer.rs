@@ -10,22 +10,27 @@ const BURST: u64 = 16;
 /// Packets that never leave together.
 const BURST_MAX: u64 = 256;
 
-/// What a timer of the system is late.
-const SLACK: Duration = Duration::from_millis(2);
+/// What leaves later than others is what the rate gives in as long: timers of a system are no finer than a millisecond, and to wait
+/// awake for each packet takes a whole processor.
+const STEP: Duration = Duration::from_millis(2);
+
+/// What a timer may be late, and what is waited for, together.
+const SLACK: Duration = Duration::from_millis(4);
 
 /// A bucket of bytes that may leave.
 #[derive(Debug)]
 pub(super) struct Pacer {
     packet: u64,
-    /// Bytes; below 0 the next packet waits.
+    /// Bytes; at 0 and below the next packet waits, until there are enough for several.
     bucket: i64,
+    is_waiting: bool,
     filled: Time,
 }
 
 impl Pacer {
     pub(super) const fn new(now: Time, packet: u16) -> Self {
         let packet = packet as u64;
-        Self { packet, bucket: (BURST * packet) as i64, filled: now }
+        Self { packet, bucket: (BURST * packet) as i64, is_waiting: false, filled: now }
     }
 
     /// Packets have this size from now on.
@@ -34,10 +39,8 @@ impl Pacer {
     }
 
     /// When the next packet may leave: now, or later.
-    pub(super) fn ready(&mut self, now: Time, window: u64, rtt: Duration) -> Time {
-        // A quarter more than the window per round trip.
-        let per_second = u128::from(window) * 1_250_000_000 / rtt.as_nanos().max(1);
-        let rate = u64::try_from(per_second.max(1)).unwrap_or(u64::MAX);
+    pub(super) fn ready(&mut self, now: Time, rate: u64) -> Time {
+        let rate = rate.max(1);
         let bytes = |time: Duration| {
             u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
         };
@@ -47,10 +50,12 @@ impl Pacer {
             self.bucket = self.bucket.saturating_add(gained).min(capacity);
             self.filled = now;
         }
-        if self.bucket > 0 {
+        let step = i64::try_from(bytes(STEP)).unwrap_or(i64::MAX).min(capacity / 2).max(1);
+        self.is_waiting = self.bucket < if self.is_waiting { step } else { 1 };
+        if !self.is_waiting {
             return now;
         }
-        let lacking = u128::from(self.bucket.unsigned_abs()) + 1;
+        let lacking = u128::from(step.abs_diff(self.bucket));
         let nanoseconds = lacking * 1_000_000_000 / u128::from(rate) + 1;
         self.filled + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
@@ -67,13 +72,12 @@ mod tests {
 
     #[test]
     fn packets_beyond_the_burst_leave_at_the_pace() {
-        let rtt = Duration::from_millis(100);
         let (mut pacer, mut now) = (Pacer::new(Time::ZERO, 1000), Time::ZERO);
         for _ in 0..116 {
-            now = pacer.ready(now, 100_000, rtt).max(now);
+            now = pacer.ready(now, 1_250_000).max(now);
             pacer.sent(1000);
         }
-        // 100 packets at 1.25 windows of 100 packets per 100 ms.
+        // 100 packets of 1000 bytes.
         let took = now.since_origin();
         assert!((Duration::from_millis(78)..Duration::from_millis(82)).contains(&took), "{took:?}");
     }

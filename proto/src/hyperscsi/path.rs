@@ -272,7 +272,8 @@ impl Path {
         }
         let window = self.window();
         let has_room = self.recovery.in_flight() + u64::from(self.packet()) <= window;
-        has_room.then(|| self.pacer.ready(now, window, self.recovery.rtt.smoothed()))
+        let pace = self.congestion.pace(self.recovery.rtt.smoothed());
+        has_room.then(|| self.pacer.ready(now, pace))
     }
 
     /// How long as many bytes take to arrive, the first of which leaves at once.
@@ -294,15 +295,30 @@ impl Path {
         asks
     }
 
+    /// Nothing is there to be sent: notes whether it would take more.
+    pub(super) fn note_limit(&mut self) {
+        let in_flight = self.recovery.in_flight();
+        if in_flight + u64::from(self.packet()) <= self.window() {
+            self.recovery.limit(in_flight);
+        }
+    }
+
     /// What an acknowledgement, or a timer, tells of the congestion; as much was in flight before.
     pub(super) fn adapt(&mut self, now: Time, in_flight: u64, outcome: &Outcome) {
         if outcome.acked_bytes > 0 {
-            let rtt = self.recovery.rtt.smoothed();
-            let (bytes, sent) = (outcome.acked_bytes, outcome.acked_sent);
-            self.congestion.on_ack(now, Acked { bytes, sent, in_flight, rtt });
+            let acked = Acked {
+                bytes: outcome.acked_bytes,
+                sent: outcome.acked_sent,
+                in_flight,
+                left: self.recovery.in_flight(),
+                rtt: self.recovery.rtt.smoothed(),
+                measured: outcome.measured,
+                sample: outcome.sample,
+            };
+            self.congestion.on_ack(now, &acked);
         }
         if let Some(sent) = outcome.lost_sent {
-            self.congestion.on_loss(now, sent, outcome.persistent);
+            self.congestion.on_loss(now, sent, &outcome.lost_packets, outcome.persistent);
         }
         self.adapt_mtu(now, outcome);
     }

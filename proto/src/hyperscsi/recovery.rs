@@ -4,6 +4,7 @@ use core::ops::{Range, RangeInclusive};
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::congestion::delivery::{Delivery, LostPacket, RateSample, SendState};
 use super::rtt::Rtt;
 use crate::time::Time;
 
@@ -36,9 +37,18 @@ pub(super) enum Content {
 /// A packet that is neither acknowledged nor lost.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
-    at: Time,
-    size: u64,
+    state: SendState,
     content: Content,
+}
+
+impl Sent {
+    const fn at(&self) -> Time {
+        self.state.sent_at()
+    }
+
+    const fn size(&self) -> u64 {
+        self.state.size()
+    }
 }
 
 /// The packets in flight, in the order of their numbers.
@@ -100,9 +110,13 @@ pub(super) struct Outcome {
     /// Bytes acknowledged, and when the last of them was sent.
     pub(super) acked_bytes: u64,
     pub(super) acked_sent: Time,
+    /// What they tell of the rate, and the round trip that was measured.
+    pub(super) sample: RateSample,
+    pub(super) measured: Option<Duration>,
     /// The size of the longest packet acknowledged, 0 without any.
     pub(super) acked_longest: u64,
-    /// When the last lost packet was sent.
+    /// Those that were lost, and when the last of them was sent.
+    pub(super) lost_packets: Vec<LostPacket>,
     pub(super) lost_sent: Option<Time>,
     /// The size of the shortest lost packet.
     pub(super) lost_shortest: Option<u64>,
@@ -111,9 +125,9 @@ pub(super) struct Outcome {
 
 impl Outcome {
     fn acknowledged(&mut self, sent: Sent) {
-        self.acked_bytes += sent.size;
-        self.acked_longest = self.acked_longest.max(sent.size);
-        self.acked_sent = self.acked_sent.max(sent.at);
+        self.acked_bytes += sent.size();
+        self.acked_longest = self.acked_longest.max(sent.size());
+        self.acked_sent = self.acked_sent.max(sent.at());
         self.acked.push(sent.content);
     }
 }
@@ -123,6 +137,7 @@ impl Outcome {
 pub(super) struct Recovery {
     pub(super) rtt: Rtt,
     sent: InFlight,
+    delivery: Delivery,
     in_flight: u64,
     largest_acked: Option<u64>,
     loss_at: Option<Time>,
@@ -144,6 +159,7 @@ impl Recovery {
         Self {
             rtt,
             sent: InFlight::new(),
+            delivery: Delivery::new(),
             in_flight: 0,
             largest_acked: None,
             loss_at: None,
@@ -191,7 +207,8 @@ impl Recovery {
         content: Content,
     ) {
         self.asked = asked;
-        self.sent.push(number, Sent { at: now, size, content });
+        let state = self.delivery.on_sent(now, self.in_flight, size);
+        self.sent.push(number, Sent { state, content });
         self.in_flight += size;
         self.counts.0 += 1;
         self.last_sent = now;
@@ -206,17 +223,20 @@ impl Recovery {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let largest = ranges.first().map(|range| *range.end());
+        let mut newest = None;
         for range in ranges {
             self.sent.remove(range, |number, sent| {
                 if largest == Some(number) {
-                    self.rtt.add(now - sent.at, held);
+                    outcome.measured = Some(self.rtt.without_delay(now - sent.at(), held));
+                    self.rtt.add(now - sent.at(), held);
                     self.measured = Some(now);
                     self.first_measured.get_or_insert(now);
                 }
+                self.delivery.on_delivered(now, sent.state, &mut newest);
                 outcome.acknowledged(sent);
             });
         }
-        self.in_flight -= outcome.acked_bytes;
+        self.delivered(newest, &mut outcome);
         self.largest_acked = self.largest_acked.max(largest);
         if !outcome.acked.is_empty() {
             self.backoff = 0;
@@ -229,25 +249,41 @@ impl Recovery {
     /// than that took, if none was lost: else the answer may be to one that was sent before.
     pub(super) fn imply(&mut self, now: Time, numbers: impl Iterator<Item = u64>) -> Outcome {
         let mut outcome = Outcome::default();
-        let (mut first, mut all_are_known) = (None, true);
+        let (mut first, mut all_are_known, mut newest) = (None, true, None);
         for number in numbers {
             let before = outcome.acked.len();
             self.sent.remove(&(number..=number), |_, sent| {
-                first = Some(first.map_or(sent.at, |first: Time| first.min(sent.at)));
+                let at = sent.at();
+                first = Some(first.map_or(at, |first: Time| first.min(at)));
+                self.delivery.on_delivered(now, sent.state, &mut newest);
                 outcome.acknowledged(sent);
             });
             all_are_known &= outcome.acked.len() > before;
         }
-        self.in_flight -= outcome.acked_bytes;
+        self.delivered(newest, &mut outcome);
         // A client whose requests are only answered, and not acknowledged, has no other measurement.
         let took = first.filter(|_| all_are_known).map(|first| now - first);
         if let Some(took) = took.filter(|took| *took < self.rtt.smoothed()) {
             self.rtt.add(took, Duration::ZERO);
+            outcome.measured = Some(took);
         }
         if !outcome.acked.is_empty() {
             self.backoff = 0;
+            self.detect_late(now, &mut outcome);
         }
         outcome
+    }
+
+    fn delivered(&mut self, newest: Option<SendState>, outcome: &mut Outcome) {
+        self.in_flight -= outcome.acked_bytes;
+        if let Some(newest) = newest {
+            outcome.sample = self.delivery.sample(newest);
+        }
+    }
+
+    /// Nothing is there to be sent, although the path would take more.
+    pub(super) fn limit(&mut self, in_flight: u64) {
+        self.delivery.limit(in_flight);
     }
 
     /// Moves what is lost by now to `outcome` (RFC 9002, A.10). The numbers that the peer has are `acked`.
@@ -257,28 +293,45 @@ impl Recovery {
         let delay = self.rtt.loss_delay();
         let mut lost = Vec::new();
         for (number, sent) in self.sent.iter().take_while(|(number, _)| *number < largest) {
-            if largest - number >= PACKET_THRESHOLD || now - sent.at >= delay {
+            if largest - number >= PACKET_THRESHOLD || now - sent.at() >= delay {
                 lost.push(number);
             } else {
-                let at = sent.at + delay;
+                let at = sent.at() + delay;
                 self.loss_at = Some(self.loss_at.map_or(at, |first| first.min(at)));
             }
         }
+        let times = self.lose(lost, outcome);
+        outcome.persistent = self.is_persistent(&times, acked);
+    }
+
+    /// While all that is sent is answered, no acknowledgements come, and the timer begins anew with each packet: what has not been
+    /// acknowledged in either way for longer than an acknowledgement may take is lost.
+    fn detect_late(&mut self, now: Time, outcome: &mut Outcome) {
+        let late = self.rtt.late_delay();
+        let is_late = |(_, sent): &(u64, &Sent)| now - sent.at() >= late;
+        let lost = self.sent.iter().take_while(is_late).map(|(number, _)| number).collect();
+        self.lose(lost, outcome);
+    }
+
+    /// Moves these packets to `outcome`; those of them that say something of congestion, and when they were sent.
+    fn lose(&mut self, lost: Vec<u64>, outcome: &mut Outcome) -> Vec<(u64, Time)> {
         let mut times = Vec::new();
         for number in lost {
             self.sent.remove(&(number..=number), |_, sent| {
-                self.in_flight -= sent.size;
+                self.in_flight -= sent.size();
                 self.counts.1 += 1;
                 if sent.content != Content::Probe {
-                    times.push((number, sent.at));
-                    outcome.lost_sent = outcome.lost_sent.max(Some(sent.at));
-                    let shortest = outcome.lost_shortest.map_or(sent.size, |it| it.min(sent.size));
+                    times.push((number, sent.at()));
+                    outcome.lost_packets.push(self.delivery.on_lost(sent.state));
+                    outcome.lost_sent = outcome.lost_sent.max(Some(sent.at()));
+                    let size = sent.size();
+                    let shortest = outcome.lost_shortest.map_or(size, |it| it.min(size));
                     outcome.lost_shortest = Some(shortest);
                 }
                 outcome.lost.push(sent.content);
             });
         }
-        outcome.persistent = self.is_persistent(&times, acked);
+        times
     }
 
     /// Whether all packets of a long time are among those lost (RFC 9002, 7.6.2). They are known in their order, and only
@@ -404,5 +457,23 @@ mod tests {
         let (mut recovery, now) = sent(true, 1);
         recovery.imply(now + RTT, [1].into_iter());
         assert_eq!(recovery.rtt.smoothed(), RTT, "to execute something takes time too");
+    }
+
+    /// Each packet is answered but one, and no acknowledgements come: the timer would never expire.
+    #[test]
+    fn packet_that_is_not_answered_while_others_are_is_lost() {
+        let mut recovery = Recovery::new(Rtt::new(Timing::IP, Duration::from_millis(5)));
+        let mut lost = Vec::new();
+        for number in 0..100 {
+            let now = Time::from_origin(Duration::from_millis(1000 + number));
+            recovery.on_sent(now, (number, false), 100, Content::Query);
+            if number != 20 {
+                let outcome = recovery.imply(now + RTT, core::iter::once(number));
+                lost.extend(outcome.lost_packets.iter().map(|_| number));
+            }
+            assert!(recovery.deadline().is_none_or(|due| due > now + RTT), "{number}");
+        }
+        assert!(matches!(lost[..], [22..60]), "{lost:?}");
+        assert_eq!(recovery.in_flight(), 0);
     }
 }

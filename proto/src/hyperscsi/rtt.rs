@@ -45,6 +45,11 @@ impl Rtt {
         self.smoothed = Some((smoothed * 7 + adjusted) / 8);
     }
 
+    /// What took so long, without that the peer has held the acknowledgement back.
+    pub(super) fn without_delay(&self, latest: Duration, held: Duration) -> Duration {
+        latest.saturating_sub(held.min(self.peer_delay))
+    }
+
     pub(super) fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or(self.timing.initial_rtt)
     }
@@ -52,6 +57,11 @@ impl Rtt {
     /// How long after a later packet was acknowledged an earlier one counts as lost (RFC 9002, 6.1.2).
     pub(super) fn loss_delay(&self) -> Duration {
         (self.smoothed().max(self.latest) * 9 / 8).max(self.timing.granularity)
+    }
+
+    /// How long after it was sent a packet counts as lost that was not acknowledged, while others are.
+    pub(super) fn late_delay(&self) -> Duration {
+        self.loss_delay().max(self.probe_timeout()) + self.peer_delay
     }
 
     /// The probe time-out (RFC 9002, 6.2.1).

@@ -416,6 +416,9 @@ impl Transport {
                 return sent;
             }
         }
+        if self.ready.is_empty() {
+            self.paths.iter_mut().for_each(Path::note_limit);
+        }
         self.send_mtu_probe(now, outbox).or_else(|| self.send_fragment(now, outbox))
     }
 

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::delivery::LostPacket;
 use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
 use crate::time::Time;
 
@@ -41,6 +42,11 @@ impl Cubic {
         }
     }
 
+    /// The size of packets.
+    pub(in crate::hyperscsi) const fn packet(&self) -> u16 {
+        self.packet as u16
+    }
+
     /// W_cubic after as long (RFC 9438, 4.2).
     fn cubic(&self, time: Duration, start: f64) -> f64 {
         let k = ((self.max - start).max(0.0) / C).cbrt();
@@ -77,7 +83,7 @@ impl Congestion for Cubic {
         self.window = self.window.max(MINIMUM_PACKETS as f64);
     }
 
-    fn on_ack(&mut self, now: Time, acked: Acked) {
+    fn on_ack(&mut self, now: Time, acked: &Acked) {
         // A window that is not used says nothing about the path (RFC 9438, 4.2).
         let is_used = acked.in_flight.saturating_mul(2) >= self.window();
         if !is_used || self.recovery_start.is_some_and(|start| acked.sent <= start) {
@@ -91,7 +97,7 @@ impl Congestion for Cubic {
         }
     }
 
-    fn on_loss(&mut self, now: Time, sent: Time, persistent: bool) {
+    fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
         let least = MINIMUM_PACKETS as f64;
         if self.recovery_start.is_none_or(|start| sent > start) {
             // Fast convergence (RFC 9438, 4.7).
@@ -120,7 +126,8 @@ mod tests {
             let (sent, now) =
                 (Time::from_origin(RTT * round), Time::from_origin(RTT * (round + 1)));
             let bytes = cubic.window();
-            cubic.on_ack(now, Acked { bytes, sent, in_flight: bytes, rtt: RTT });
+            let acked = Acked { bytes, sent, in_flight: bytes, rtt: RTT, ..Acked::default() };
+            cubic.on_ack(now, &acked);
             cubic.window()
         });
         grown.collect()
@@ -137,7 +144,7 @@ mod tests {
         let mut cubic = Cubic::new(1000);
         cubic.window = 1000.0;
         let now = Time::from_origin(RTT);
-        cubic.on_loss(now, Time::ZERO, false);
+        cubic.on_loss(now, Time::ZERO, &[], false);
         assert_eq!(cubic.window(), 700_000);
         let windows = grow(&mut cubic, 1, 140);
         let at = |seconds: usize| windows[seconds * 10];
@@ -151,10 +158,10 @@ mod tests {
     fn losses_of_one_round_trip_reduce_the_window_once() {
         let mut cubic = Cubic::new(1000);
         let at = |ms| Time::from_origin(Duration::from_millis(ms));
-        cubic.on_loss(at(5), at(1), false);
-        cubic.on_loss(at(6), at(4), false);
+        cubic.on_loss(at(5), at(1), &[], false);
+        cubic.on_loss(at(6), at(4), &[], false);
         assert_eq!(cubic.window(), 7000);
-        cubic.on_loss(at(9), at(7), true);
+        cubic.on_loss(at(9), at(7), &[], true);
         assert_eq!(cubic.window(), 2000);
     }
 }

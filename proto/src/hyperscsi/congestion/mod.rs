@@ -1,13 +1,19 @@
 //! How much may be in flight.
 
+mod bbr;
+mod by_distance;
 mod cubic;
+pub(super) mod delivery;
 mod new_reno;
 
 use core::fmt;
 use core::time::Duration;
 
 use super::config::CongestionControl;
+use bbr::Bbr;
+use by_distance::ByDistance;
 use cubic::Cubic;
+use delivery::{LostPacket, RateSample};
 use new_reno::NewReno;
 
 use crate::time::Time;
@@ -19,7 +25,7 @@ const INITIAL_PACKETS: u64 = 10;
 const MINIMUM_PACKETS: u64 = 2;
 
 /// Packets that were acknowledged together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Acked {
     /// Their bytes.
     pub(super) bytes: u64,
@@ -27,8 +33,26 @@ pub(super) struct Acked {
     pub(super) sent: Time,
     /// The bytes that were in flight before.
     pub(super) in_flight: u64,
-    /// The smoothed round trip.
+    /// Those that are left in flight.
+    pub(super) left: u64,
+    /// The smoothed round trip, and what was measured now.
     pub(super) rtt: Duration,
+    pub(super) measured: Option<Duration>,
+    /// What they tell of the rate.
+    pub(super) sample: RateSample,
+}
+
+impl Acked {
+    /// Whether the window had no room for what was to be sent.
+    const fn is_window_used(&self, window: u64, packet: u64) -> bool {
+        self.in_flight + 2 * packet > window
+    }
+}
+
+/// Bytes per second that a window is per round trip.
+fn per_second(window: u64, rtt: Duration) -> u64 {
+    let rate = u128::from(window) * 1_000_000_000 / rtt.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 /// A congestion controller.
@@ -36,20 +60,27 @@ pub(super) trait Congestion: fmt::Debug + Send {
     /// Bytes that may be in flight.
     fn window(&self) -> u64;
 
+    /// Bytes per second at which packets leave: a quarter more than the window per round trip (RFC 9002, 7.7).
+    fn pace(&self, rtt: Duration) -> u64 {
+        per_second(self.window(), rtt).saturating_mul(5) / 4
+    }
+
     /// Packets have this size from now on. As many bytes as before may be in flight.
     fn set_packet(&mut self, packet: u16);
 
     /// Packets were acknowledged.
-    fn on_ack(&mut self, now: Time, acked: Acked);
+    fn on_ack(&mut self, now: Time, acked: &Acked);
 
-    /// Packets were lost, the last of which was sent at `sent`; `persistent`, if all of a long time were.
-    fn on_loss(&mut self, now: Time, sent: Time, persistent: bool);
+    /// These packets were lost, the last of which was sent at `sent`; `persistent`, if all of a long time were.
+    fn on_loss(&mut self, now: Time, sent: Time, lost: &[LostPacket], persistent: bool);
 }
 
 /// A controller of this kind, for packets of this size.
 pub(super) fn new(kind: CongestionControl, packet: u16) -> Box<dyn Congestion> {
     match kind {
         CongestionControl::NewReno => Box::new(NewReno::new(packet)),
+        CongestionControl::ByDistance => Box::new(ByDistance::new(packet)),
+        CongestionControl::Bbr => Box::new(Bbr::new(packet)),
         CongestionControl::Cubic => Box::new(Cubic::new(packet)),
     }
 }

@@ -1,5 +1,6 @@
 //! NewReno (RFC 9002, 7).
 
+use super::delivery::LostPacket;
 use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
 use crate::time::Time;
 
@@ -39,7 +40,7 @@ impl Congestion for NewReno {
         self.window = self.window.max(MINIMUM_PACKETS * self.packet);
     }
 
-    fn on_ack(&mut self, _now: Time, acked: Acked) {
+    fn on_ack(&mut self, _now: Time, acked: &Acked) {
         // A window that is not used says nothing about the path (RFC 9002, 7.8).
         let is_used = acked.in_flight.saturating_mul(2) >= self.window;
         if !is_used || self.recovery_start.is_some_and(|start| acked.sent <= start) {
@@ -56,7 +57,7 @@ impl Congestion for NewReno {
         }
     }
 
-    fn on_loss(&mut self, now: Time, sent: Time, persistent: bool) {
+    fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
         if self.recovery_start.is_none_or(|start| sent > start) {
             self.recovery_start = Some(now);
             self.window = (self.window / 2).max(MINIMUM_PACKETS * self.packet);
@@ -81,27 +82,28 @@ mod tests {
     }
 
     fn acked(bytes: u64, sent: u64, in_flight: u64) -> Acked {
-        Acked { bytes, sent: at(sent), in_flight, rtt: Duration::from_millis(1) }
+        let rtt = Duration::from_millis(1);
+        Acked { bytes, sent: at(sent), in_flight, rtt, ..Acked::default() }
     }
 
     #[test]
     fn window_doubles_per_round_trip_before_the_first_loss() {
         let mut reno = NewReno::new(1000);
-        reno.on_ack(at(1), acked(10_000, 0, 10_000));
+        reno.on_ack(at(1), &acked(10_000, 0, 10_000));
         assert_eq!(reno.window(), 20_000);
-        reno.on_ack(at(2), acked(1000, 1, 1000));
+        reno.on_ack(at(2), &acked(1000, 1, 1000));
         assert_eq!(reno.window(), 20_000, "it was not used");
     }
 
     #[test]
     fn losses_of_one_round_trip_halve_the_window_once() {
         let mut reno = NewReno::new(1000);
-        reno.on_loss(at(5), at(1), false);
-        reno.on_loss(at(6), at(4), false);
+        reno.on_loss(at(5), at(1), &[], false);
+        reno.on_loss(at(6), at(4), &[], false);
         assert_eq!(reno.window(), 5000);
-        reno.on_ack(at(7), acked(5000, 6, 5000));
+        reno.on_ack(at(7), &acked(5000, 6, 5000));
         assert_eq!(reno.window(), 6000, "one packet per window");
-        reno.on_loss(at(9), at(7), true);
+        reno.on_loss(at(9), at(7), &[], true);
         assert_eq!(reno.window(), 2000);
     }
 }

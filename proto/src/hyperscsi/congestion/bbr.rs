@@ -1,0 +1,464 @@
+//! BBR (draft-ietf-ccwg-bbr): window and pace follow from the rate and the round trip that are measured, so that a
+//! loss now and then, which says nothing of congestion, costs no more than the lost packet.
+//!
+//! It differs from the draft in these points:
+//! - The short-term bounds (5.5.10) fall in rounds that lose more than the limit, by which the long-term ones are judged too, or
+//!   that lose anything while the round trip shows a queue. Else a path that loses one packet in a hundred would lose a
+//!   little of its rate in each round. Where there is a queue, they fall by a twentieth below what arrives, for the sake of flows that a loss
+//!   makes slower.
+//! - A few lost packets do not exceed the limit, where they are so few that chance explains them.
+//! - The time between two probes (5.3.3.8) does not depend on the number of rounds: flows that grow slowly have more time to do so.
+//! - The round trip is not measured with an empty queue (5.3.4) where little is in flight anyway.
+
+mod min_rtt;
+mod model;
+
+use core::time::Duration;
+
+use super::cubic::Cubic;
+use super::delivery::LostPacket;
+use super::{Acked, Congestion, INITIAL_PACKETS};
+use crate::time::Time;
+use min_rtt::MinRtt;
+use model::{Aggregation, BETA, MaxRate, Plateau, Rounds, ShortTerm, bytes_in, scaled, tolerated};
+
+/// The window never has fewer packets.
+const LEAST_PACKETS: u64 = 4;
+
+/// The part of the measured rate that is sent, so that queues become empty.
+const PACE_MARGIN: f64 = 0.99;
+
+/// The part of the bound that is left to others.
+const HEADROOM: f64 = 0.15;
+
+/// For as long the queue is kept empty to measure the round trip.
+const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
+
+/// The time between two probes for more, to which up to a second is added.
+const PROBE_WAIT: Duration = Duration::from_secs(2);
+
+/// What is done (draft-ietf-ccwg-bbr, 5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Looks for the rate.
+    Startup,
+    /// Empties the queue that this has made.
+    Drain,
+    /// Sends less than the rate, to make the queue empty.
+    Down,
+    /// Sends as much as it.
+    Cruise,
+    /// The same, to fill the path before more is tried.
+    Refill,
+    /// Sends more, to see whether more arrives.
+    Up,
+    /// Keeps the queue empty to measure the round trip.
+    ProbeRtt,
+}
+
+impl State {
+    const fn pacing_gain(self) -> f64 {
+        match self {
+            Self::Startup => 2.77,
+            Self::Drain => 0.5,
+            Self::Down => 0.9,
+            Self::Cruise | Self::Refill | Self::ProbeRtt => 1.0,
+            Self::Up => 1.25,
+        }
+    }
+
+    const fn window_gain(self) -> f64 {
+        match self {
+            Self::Up => 2.25,
+            Self::ProbeRtt => 0.5,
+            _ => 2.0,
+        }
+    }
+
+    /// Whether more may be sent than the path takes, on purpose.
+    const fn is_probing(self) -> bool {
+        matches!(self, Self::Startup | Self::Refill | Self::Up)
+    }
+
+    const fn is_cycle(self) -> bool {
+        matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
+    }
+}
+
+/// What the acknowledgements tell that come in now: of a probe for more, or not (draft-ietf-ccwg-bbr, 5.3.3.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Feedback {
+    None,
+    /// A probe begins with the next round.
+    Starting,
+    /// Of the probe.
+    Probe,
+    /// The probe ends with the next round.
+    Stopping,
+}
+
+/// The window of BBR.
+#[derive(Debug)]
+pub(in crate::hyperscsi) struct Bbr {
+    packet: u64,
+    window: u64,
+    /// The window before the round trip was measured, or all was lost.
+    window_before: u64,
+    pace: Option<u64>,
+    state: State,
+    /// Bytes delivered so far.
+    delivered: u64,
+    rounds: Rounds,
+    max_rate: MaxRate,
+    min_rtt: MinRtt,
+    short_term: ShortTerm,
+    /// How much may be in flight without too many losses.
+    bound: Option<u64>,
+    aggregation: Aggregation,
+    plateau: Plateau,
+    is_filled: bool,
+    feedback: Feedback,
+    /// Losses are those of a probe.
+    is_probed: bool,
+    /// When the phase began.
+    phase_at: Time,
+    probe_wait: Duration,
+    /// How fast the bound is raised: rounds of the probe, and bytes to be acknowledged for a packet.
+    raise: (u32, u64, u64),
+    /// When the round trip has been measured, once the queue is empty; whether a round has gone by since.
+    rtt_until: Option<(Time, bool)>,
+    /// The round trip shows that a queue has formed.
+    is_queued: bool,
+}
+
+impl Bbr {
+    /// With packets of this size.
+    pub(in crate::hyperscsi) fn new(packet: u16) -> Self {
+        let packet = u64::from(packet);
+        Self {
+            packet,
+            window: INITIAL_PACKETS * packet,
+            window_before: 0,
+            pace: None,
+            state: State::Startup,
+            delivered: 0,
+            rounds: Rounds::default(),
+            max_rate: MaxRate::default(),
+            min_rtt: MinRtt::new(),
+            short_term: ShortTerm::new(),
+            bound: None,
+            aggregation: Aggregation::default(),
+            plateau: Plateau::default(),
+            is_filled: false,
+            feedback: Feedback::None,
+            is_probed: true,
+            phase_at: Time::ZERO,
+            probe_wait: PROBE_WAIT,
+            raise: (0, 0, 0),
+            rtt_until: None,
+            is_queued: false,
+        }
+    }
+
+    /// With the window of another one.
+    pub(in crate::hyperscsi) fn after(cubic: &Cubic) -> Self {
+        Self { window: cubic.window(), ..Self::new(cubic.packet()) }
+    }
+
+    const fn least(&self) -> u64 {
+        LEAST_PACKETS * self.packet
+    }
+
+    /// The rate that is sent at.
+    fn bounded_rate(&self) -> u64 {
+        self.short_term.rate.unwrap_or(u64::MAX).min(self.max_rate.get())
+    }
+
+    /// What is in flight at a rate.
+    fn product(&self, rate: u64, gain: f64) -> u64 {
+        match self.min_rtt.get() {
+            Some(rtt) if rate > 0 => scaled(bytes_in(rate, rtt), gain),
+            _ => scaled(INITIAL_PACKETS * self.packet, gain),
+        }
+    }
+
+    /// What leaves together.
+    fn quantum(&self) -> u64 {
+        let pace = self.pace.unwrap_or(0);
+        bytes_in(pace, Duration::from_millis(1)).clamp(2 * self.packet, 64 * 1024)
+    }
+
+    fn in_flight_at(&self, gain: f64) -> u64 {
+        self.product(self.max_rate.get(), gain).max(self.least())
+    }
+
+    /// As much as may be in flight without using what is left to others.
+    fn bound_with_headroom(&self) -> Option<u64> {
+        let headroom = |bound| self.packet.max(scaled(bound, HEADROOM));
+        self.bound.map(|bound| bound.saturating_sub(headroom(bound)).max(self.least()))
+    }
+
+    fn enter(&mut self, now: Time, state: State) {
+        (self.state, self.phase_at) = (state, now);
+        if state != State::Cruise {
+            self.rounds.restart(self.delivered);
+        }
+    }
+
+    fn go_down(&mut self, now: Time) {
+        self.short_term.restart_round();
+        self.feedback = Feedback::Stopping;
+        self.is_probed = false;
+        // Flows do not probe all at the same time.
+        let odd = self.delivered ^ (now.since_origin().as_nanos() as u64);
+        self.probe_wait = PROBE_WAIT + Duration::from_micros(odd % 1_000_000);
+        self.enter(now, State::Down);
+    }
+
+    fn refill(&mut self, now: Time) {
+        self.short_term.lift();
+        self.raise = (0, 0, 0);
+        self.feedback = Feedback::None;
+        self.enter(now, State::Refill);
+    }
+
+    fn go_up(&mut self, now: Time, rate: u64) {
+        (self.feedback, self.is_probed) = (Feedback::Starting, true);
+        self.plateau.restart(rate);
+        self.enter(now, State::Up);
+        self.raise_slope();
+    }
+
+    fn raise_slope(&mut self) {
+        let growth = 1 << self.raise.0;
+        self.raise.0 = (self.raise.0 + 1).min(30);
+        self.raise.1 = (self.window / growth).max(self.packet);
+    }
+
+    /// The path has taken all that was in flight, which was the bound, so that it may take more.
+    fn raise_bound(&mut self, acked: &Acked, bound: u64) {
+        if !acked.is_window_used(self.window, self.packet) || self.window < bound {
+            return;
+        }
+        self.raise.2 += acked.bytes;
+        if self.raise.2 >= self.raise.1 {
+            let packets = self.raise.2 / self.raise.1;
+            self.raise.2 -= packets * self.raise.1;
+            self.bound = Some(bound + packets * self.packet);
+        }
+        if self.rounds.is_start {
+            self.raise_slope();
+        }
+    }
+
+    /// More was lost than a path loses by itself.
+    fn lower_bound(&mut self, now: Time, in_flight: u64, is_app_limited: bool) {
+        self.is_probed = false;
+        if !is_app_limited {
+            let least = scaled(self.in_flight_at(1.0).min(self.window), BETA);
+            self.bound = Some(in_flight.max(least));
+        }
+        if self.state == State::Up {
+            self.go_down(now);
+        }
+    }
+
+    /// What the acknowledgements of a probe tell of the bound and the rate (draft-ietf-ccwg-bbr, 5.3.3.6).
+    fn adapt_long_term(&mut self, now: Time, acked: &Acked) {
+        let sample = &acked.sample;
+        if self.rounds.is_start {
+            match self.feedback {
+                Feedback::Starting => self.feedback = Feedback::Probe,
+                Feedback::Stopping => {
+                    self.feedback = Feedback::None;
+                    if self.state.is_cycle() && !sample.is_app_limited {
+                        self.max_rate.advance();
+                    }
+                }
+                Feedback::None | Feedback::Probe => {}
+            }
+        }
+        if sample.lost > tolerated(sample.in_flight, self.packet) {
+            if self.is_probed {
+                self.lower_bound(now, sample.in_flight, sample.is_app_limited);
+            }
+        } else if let Some(bound) = self.bound {
+            self.bound = Some(bound.max(sample.in_flight));
+            if self.state == State::Up {
+                self.raise_bound(acked, bound);
+            }
+        }
+    }
+
+    fn is_time_to_probe(&self, now: Time) -> bool {
+        now - self.phase_at > self.probe_wait
+    }
+
+    fn is_time_to_cruise(&self, in_flight: u64) -> bool {
+        self.bound_with_headroom().is_none_or(|bound| in_flight <= bound)
+            && in_flight <= self.in_flight_at(1.0)
+    }
+
+    fn is_time_to_go_down(&mut self, acked: &Acked, rate: u64) -> bool {
+        let is_bounded = acked.is_window_used(self.window, self.packet)
+            && self.bound.is_some_and(|bound| self.window >= bound);
+        if is_bounded {
+            self.plateau.restart(rate);
+        }
+        !is_bounded && self.plateau.is_reached
+    }
+
+    /// Goes on to the next phase, if it is time (draft-ietf-ccwg-bbr, 5.3).
+    fn advance(&mut self, now: Time, acked: &Acked, rate: u64) {
+        let (state, in_flight) = (self.state, acked.left);
+        match state {
+            State::Startup if self.is_filled => self.enter(now, State::Drain),
+            State::Drain if in_flight <= self.in_flight_at(1.0) => self.go_down(now),
+            State::Down | State::Cruise if self.is_time_to_probe(now) => self.refill(now),
+            State::Down if self.is_time_to_cruise(in_flight) => {
+                self.enter(now, State::Cruise);
+            }
+            State::Refill if self.rounds.is_start => self.go_up(now, rate),
+            State::Up if self.is_time_to_go_down(acked, rate) => self.go_down(now),
+            _ => {}
+        }
+    }
+
+    /// Measures the round trip when that is due; it is known already where little was in flight.
+    fn probe_rtt(&mut self, now: Time, acked: &Acked) {
+        let is_due = self.min_rtt.update(now, acked.measured);
+        if let (Some(rtt), Some(least)) = (acked.measured, self.min_rtt.get()) {
+            self.is_queued = rtt > least * 5 / 4;
+        }
+        let few =
+            self.product(self.bounded_rate(), State::ProbeRtt.window_gain()).max(self.least());
+        if self.state != State::ProbeRtt {
+            if is_due && acked.measured.is_some() && acked.in_flight <= few {
+                self.min_rtt.probed(now);
+            } else if is_due {
+                self.window_before = self.window;
+                self.feedback = Feedback::Stopping;
+                self.rtt_until = None;
+                self.enter(now, State::ProbeRtt);
+            }
+            return;
+        }
+        match &mut self.rtt_until {
+            None if acked.left <= few => {
+                self.rtt_until = Some((now + PROBE_RTT_TIME, false));
+                self.rounds.restart(self.delivered);
+            }
+            None => {}
+            Some((until, is_round)) => {
+                *is_round |= self.rounds.is_start;
+                if *is_round && now > *until {
+                    self.end_probe_rtt(now);
+                }
+            }
+        }
+    }
+
+    fn end_probe_rtt(&mut self, now: Time) {
+        self.min_rtt.probed(now);
+        self.window = self.window.max(self.window_before);
+        self.short_term.lift();
+        if self.is_filled {
+            self.go_down(now);
+            self.enter(now, State::Cruise);
+        } else {
+            self.enter(now, State::Startup);
+        }
+    }
+
+    fn set_pace(&mut self) {
+        let rate = self.bounded_rate();
+        if rate == 0 {
+            return;
+        }
+        let pace = scaled(rate, self.state.pacing_gain() * PACE_MARGIN);
+        // What is known at first is known badly.
+        if self.is_filled || self.pace.is_none_or(|before| pace > before) {
+            self.pace = Some(pace);
+        }
+    }
+
+    fn set_window(&mut self, acked: &Acked) {
+        let product = self.product(self.bounded_rate(), self.state.window_gain());
+        let full = (product + self.aggregation.get()).max(3 * self.quantum()).max(self.least());
+        if self.is_filled {
+            self.window = (self.window + acked.bytes).min(full);
+        } else if self.window < full || self.delivered < INITIAL_PACKETS * self.packet {
+            self.window += acked.bytes;
+        }
+        let bound = match self.state {
+            State::Cruise | State::ProbeRtt => self.bound_with_headroom(),
+            State::Down | State::Refill | State::Up => self.bound,
+            State::Startup | State::Drain => None,
+        };
+        let few = (self.state == State::ProbeRtt).then_some(product);
+        let bounds = [bound, self.short_term.in_flight, few].into_iter().flatten();
+        self.window = bounds.fold(self.window, u64::min).max(self.least());
+    }
+}
+
+impl Congestion for Bbr {
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn pace(&self, rtt: Duration) -> u64 {
+        let initial = || super::per_second(self.window, rtt);
+        self.pace.unwrap_or_else(|| scaled(initial(), State::Startup.pacing_gain()))
+    }
+
+    fn set_packet(&mut self, packet: u16) {
+        self.packet = packet.into();
+        self.window = self.window.max(self.least());
+    }
+
+    fn on_ack(&mut self, now: Time, acked: &Acked) {
+        let sample = &acked.sample;
+        // What seems to have been faster than the path is long came late and together.
+        let is_long = self.min_rtt.get().is_none_or(|rtt| sample.interval >= rtt);
+        let rate = if is_long { sample.rate() } else { 0 };
+        self.delivered = sample.delivered_in_all;
+        self.rounds.update(sample);
+        if rate > 0 {
+            self.max_rate.add(rate, sample.is_app_limited);
+        }
+        let known = (self.max_rate.get(), self.window, self.packet);
+        let is_high = self.short_term.update(sample, rate, known, self.state.is_probing());
+        self.aggregation.update(
+            now,
+            acked.bytes,
+            (self.bounded_rate(), self.window),
+            self.rounds.count,
+        );
+        self.plateau.update(self.rounds.is_start, sample, rate);
+        if !self.is_filled && is_high && self.state == State::Startup {
+            let in_flight = self.short_term.latest_in_flight().max(self.in_flight_at(1.0));
+            (self.is_filled, self.bound) = (true, Some(in_flight));
+        }
+        self.is_filled |= self.plateau.is_reached;
+        if self.is_filled {
+            self.adapt_long_term(now, acked);
+        }
+        self.advance(now, acked, rate);
+        self.probe_rtt(now, acked);
+        self.set_pace();
+        self.set_window(acked);
+    }
+
+    fn on_loss(&mut self, now: Time, _sent: Time, lost: &[LostPacket], persistent: bool) {
+        for packet in lost {
+            self.short_term.on_loss(packet.size, self.is_queued);
+            let tolerated = tolerated(packet.in_flight, self.packet);
+            if self.is_filled && self.is_probed && packet.lost > tolerated {
+                self.lower_bound(now, packet.in_flight, packet.is_app_limited);
+            }
+        }
+        if persistent {
+            self.window = self.least();
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Connections that share a slow link, on virtual time: what each of them gets of it.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use bytes::Bytes;
+use proto::cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, OpenStream, SealStream, TAG_LEN};
+use proto::hyperscsi::*;
+use proto::scsi::status::Status;
+use proto::time::Time;
+use testing::Random;
+
+use super::net::{self, DEVICE, PACKET, SERVER_PORT};
+
+/// Bytes of each command.
+const SIZE: usize = 64 * 1024;
+
+/// Commands at a time.
+const DEPTH: usize = 48;
+
+/// No cipher: what is measured takes far less time without.
+#[derive(Debug)]
+struct Plain;
+
+impl Cipher for Plain {
+    fn seal(&self, _: &[u8; NONCE_LEN], _: &[u8], plain: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(plain);
+        out.extend_from_slice(&[0; TAG_LEN]);
+    }
+
+    fn seal_in_place(&self, _: &[u8; NONCE_LEN], _: &[u8], _: &mut [u8]) -> [u8; TAG_LEN] {
+        [0; TAG_LEN]
+    }
+
+    fn open(
+        &self,
+        _: &[u8; NONCE_LEN],
+        _: &[u8],
+        _: &mut [u8],
+        _: &[u8; TAG_LEN],
+    ) -> Result<(), Forged> {
+        Ok(())
+    }
+
+    fn seal_stream(&self, _: &[u8; NONCE_LEN]) -> Box<dyn SealStream> {
+        unreachable!("packets are no streams")
+    }
+
+    fn open_stream(&self, _: &[u8; NONCE_LEN]) -> Box<dyn OpenStream> {
+        unreachable!("packets are no streams")
+    }
+}
+
+fn plain(_: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
+    Box::new(Plain)
+}
+
+/// What the link is like in each direction.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    /// Bytes per second.
+    rate: u64,
+    delay: Duration,
+    /// Bytes that wait at most.
+    queue: u64,
+    losses_per_million: u64,
+}
+
+/// A link of 50 Mbit/s, 8 ms long, whose queue holds what a round trip takes.
+const LINK: Link = Link {
+    rate: 6_250_000,
+    delay: Duration::from_millis(8),
+    queue: 100_000,
+    losses_per_million: 0,
+};
+
+/// What a client does all the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Reads,
+    Writes,
+}
+
+/// A client and its server.
+struct Flow {
+    client: Client,
+    server: Server,
+    load: Load,
+    begins: Time,
+    submitted: usize,
+    done: u64,
+    is_connected: bool,
+}
+
+/// A packet that arrives: when, in which order, whether at the server, of which flow.
+type Flying = Reverse<(Time, u64, bool, usize, Vec<u8>)>;
+
+struct Sim {
+    now: Time,
+    link: Link,
+    random: Random,
+    flows: Vec<Flow>,
+    flying: BinaryHeap<Flying>,
+    sent: u64,
+    /// Until when the link is busy, to clients and to servers.
+    busy: [Time; 2],
+    zeros: Bytes,
+}
+
+fn config(who: u8, congestion: CongestionControl) -> Config {
+    let config = net::config(who, net::SITE);
+    let credit = 64 << 20;
+    Config { new_cipher: plain, timing: Timing::IP, congestion, credit, ..config }
+}
+
+fn client_endpoint() -> Endpoint {
+    Endpoint { link: LinkId(0), address: Address::Ip(SocketAddr::from(([10, 0, 0, 2], 1111))) }
+}
+
+impl Sim {
+    fn new(seed: u64, link: Link) -> Self {
+        Self {
+            now: Time::from_origin(Duration::from_secs(1000)),
+            link,
+            random: Random::new(seed),
+            flows: Vec::new(),
+            flying: BinaryHeap::new(),
+            sent: 0,
+            busy: [Time::ZERO; 2],
+            zeros: Bytes::from(vec![0; SIZE]),
+        }
+    }
+
+    /// Another connection, which begins after as long.
+    fn add(&mut self, load: Load, congestion: CongestionControl, after: Duration) {
+        let begins = self.now + after;
+        let (seed, endpoint) = (self.flows.len() as u64, net::endpoint(SERVER_PORT));
+        let remote = Remote { endpoint, pin: None };
+        let client = config(net::CLIENT, congestion);
+        let server = config(net::SERVER, congestion);
+        self.flows.push(Flow {
+            client: Client::new(begins, client, remote, net::fill(2 * seed)),
+            server: Server::new(begins, server, net::fill(2 * seed + 1)),
+            load,
+            begins,
+            submitted: 0,
+            done: 0,
+            is_connected: false,
+        });
+    }
+
+    fn send(&mut self, flow: usize, to_server: bool, bytes: Vec<u8>) {
+        let busy = &mut self.busy[usize::from(to_server)];
+        let waits = busy.since_origin().saturating_sub(self.now.since_origin());
+        let waiting = (waits.as_nanos() * u128::from(self.link.rate) / 1_000_000_000) as u64;
+        if waiting + bytes.len() as u64 > self.link.queue {
+            return;
+        }
+        let takes = Duration::from_nanos(bytes.len() as u64 * 1_000_000_000 / self.link.rate);
+        *busy = self.now.max(*busy) + takes;
+        if self.random.below(1_000_000) < self.link.losses_per_million {
+            return;
+        }
+        self.sent += 1;
+        let at = *busy + self.link.delay;
+        self.flying.push(Reverse((at, self.sent, to_server, flow, bytes)));
+    }
+
+    fn exchange(&mut self, number: usize) {
+        let (now, flow) = (self.now, &mut self.flows[number]);
+        if now < flow.begins {
+            return;
+        }
+        while let Some(event) = flow.client.poll_event() {
+            match event {
+                ClientEvent::Connected { .. } => flow.is_connected = true,
+                ClientEvent::Completed(_, reply) => {
+                    assert_eq!(reply.status, Status::Good);
+                    flow.submitted -= 1;
+                    flow.done += SIZE as u64;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        while flow.is_connected && flow.submitted < DEPTH {
+            let command = match flow.load {
+                Load::Reads => net::read(DEVICE, 0, SIZE),
+                Load::Writes => {
+                    Command { data_out: self.zeros.clone(), ..net::write(DEVICE, 0, Vec::new()) }
+                }
+            };
+            flow.client.submit(now, command).expect("there are more slots");
+            flow.submitted += 1;
+        }
+        while let Some(event) = flow.server.poll_event() {
+            match event {
+                ServerEvent::Proven { connection, .. } => {
+                    flow.server.accept(now, connection, net::devices());
+                }
+                ServerEvent::Command { connection, request, command } => {
+                    let data_in = self.zeros.slice(..command.data_in_len as usize);
+                    let reply = Reply { data_in, ..Reply::status(Status::Good) };
+                    flow.server.complete(now, connection, request, reply);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        while let Some(packet) = self.flows[number].client.poll_transmit(now) {
+            self.send(number, true, packet.bytes.to_vec());
+        }
+        while let Some(packet) = self.flows[number].server.poll_transmit(now) {
+            self.send(number, false, packet.bytes.to_vec());
+        }
+    }
+
+    /// Lets as much time pass; the bytes that each flow has moved in it.
+    fn run(&mut self, time: Duration) -> Vec<u64> {
+        let until = self.now + time;
+        let before: Vec<u64> = self.flows.iter().map(|flow| flow.done).collect();
+        let mut changed: Vec<usize> = (0..self.flows.len()).collect();
+        loop {
+            for flow in changed.drain(..) {
+                self.exchange(flow);
+            }
+            let timer = |flow: &Flow| {
+                if self.now < flow.begins {
+                    return flow.begins;
+                }
+                let timers = [flow.client.next_deadline(), flow.server.next_deadline()];
+                timers.into_iter().flatten().min().unwrap_or(until)
+            };
+            let timers = self.flows.iter().map(timer).min().unwrap_or(until);
+            let arrival = self.flying.peek().map_or(until, |Reverse((at, ..))| *at);
+            let next = timers.min(arrival);
+            if next >= until {
+                self.now = until;
+                break;
+            }
+            self.now = self.now.max(next);
+            if arrival <= self.now {
+                let Some(Reverse((_, _, to_server, flow, mut bytes))) = self.flying.pop() else {
+                    break;
+                };
+                let (now, at) = (self.now, &mut self.flows[flow]);
+                if to_server {
+                    at.server.handle_packet(now, client_endpoint(), &mut bytes);
+                } else {
+                    at.client.handle_packet(now, net::endpoint(SERVER_PORT), &mut bytes);
+                }
+                changed.push(flow);
+            } else {
+                for (number, flow) in self.flows.iter_mut().enumerate() {
+                    if flow.begins <= self.now {
+                        flow.client.handle_timeout(self.now);
+                        flow.server.handle_timeout(self.now);
+                        changed.push(number);
+                    }
+                }
+            }
+        }
+        self.flows.iter().zip(before).map(|(flow, before)| flow.done - before).collect()
+    }
+
+    /// The shares of what the link carries that each flow has in as long, in per cent.
+    fn shares(&mut self, time: Duration) -> Vec<f64> {
+        let payload = f64::from(PACKET - 40 - 28) / f64::from(PACKET);
+        let all = self.link.rate as f64 * time.as_secs_f64() * payload;
+        self.run(time).into_iter().map(|bytes| 100.0 * bytes as f64 / all).collect()
+    }
+}
+
+/// The share that one connection has of a link that loses some packets, once it has found its rate.
+fn share_with_losses(load: Load, losses_per_million: u64) -> f64 {
+    let mut sim = Sim::new(1, Link { losses_per_million, ..LINK });
+    sim.add(load, CongestionControl::ByDistance, Duration::ZERO);
+    sim.run(Duration::from_secs(2));
+    sim.shares(Duration::from_secs(8))[0]
+}
+
+/// A controller that takes each loss for congestion has 14 and 4 per cent there.
+#[test]
+fn losses_by_chance_cost_little() {
+    for load in [Load::Reads, Load::Writes] {
+        for (losses_per_million, least) in [(0, 95.0), (1000, 90.0), (10_000, 60.0)] {
+            let share = share_with_losses(load, losses_per_million);
+            assert!(share >= least, "{load:?} {losses_per_million}: {share}");
+        }
+    }
+}
+
+#[test]
+fn cubic_beside_it_keeps_a_third() {
+    use CongestionControl::{ByDistance, Cubic};
+    let mut sim = Sim::new(1, LINK);
+    sim.add(Load::Writes, ByDistance, Duration::ZERO);
+    sim.add(Load::Writes, Cubic, Duration::from_secs(1));
+    sim.run(Duration::from_secs(10));
+    let shares = sim.shares(Duration::from_secs(30));
+    assert!(shares.iter().all(|share| *share >= 33.0), "{shares:?}");
+}
+
+/// The answers of many servers arrive by one link.
+#[test]
+fn sixteen_servers_of_one_client_fill_its_link() {
+    let mut sim = Sim::new(1, Link { queue: LINK.queue / 4, ..LINK });
+    (0..16).for_each(|_| sim.add(Load::Reads, CongestionControl::ByDistance, Duration::ZERO));
+    sim.run(Duration::from_secs(2));
+    let shares = sim.shares(Duration::from_secs(6));
+    assert!(shares.iter().sum::<f64>() >= 95.0, "{shares:?}");
+    assert!(shares.iter().all(|share| *share > 0.5), "{shares:?}");
+}
