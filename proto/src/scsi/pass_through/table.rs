@@ -242,6 +242,8 @@ static COMMANDS: &[Row] = &[
     row(0x4A, OPTICAL, Read, input(7, 2), Query, Free, "GET EVENT STATUS NOTIFICATION: MMC-6, 6.6"),
     row(0x4B, OPTICAL, Manage, NONE, Motion, Writes, "PAUSE/RESUME: MMC-3"),
     row(0x4C, ALL, Manage, output(7, 2), Query, Writes, "LOG SELECT: SPC-4, 6.7").by(LOGS),
+    // The device keeps the parameters, for all clients.
+    row(0x4D, ALL, Manage, input(7, 2), Query, Writes, "LOG SENSE with SP: SPC-4, 6.8").when(0x01, 0x01),
     row(0x4D, ALL, Read, input(7, 2), Query, Reads, "LOG SENSE: SPC-4, 6.8"),
     row(0x4E, OPTICAL, Manage, NONE, Motion, Writes, "STOP PLAY/SCAN: MMC-3"),
     row(0x51, OPTICAL, Read, input(7, 2), Query, Reads, "READ DISC INFORMATION: MMC-6, 6.21"),

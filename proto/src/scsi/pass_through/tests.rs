@@ -266,3 +266,15 @@ proptest! {
         let _ = identity::block_limits(list, 1);
     }
 }
+
+/// SP of LOG SENSE has the device save its parameters: that changes the device.
+#[test]
+fn a_reader_has_no_log_parameters_saved() {
+    let planned = |flags, rights| {
+        plan(&block(&[0x4D, flags, 0, 0, 0, 0, 0, 0, 0xFF]), DeviceClass::Tape, rights, GEOMETRY)
+    };
+    let refused = Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
+    assert_eq!(planned(0x01, READER).err(), Some(refused));
+    assert!(planned(0x01, OWNER).is_ok());
+    assert!(planned(0x00, READER).is_ok());
+}
