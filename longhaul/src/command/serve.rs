@@ -15,6 +15,7 @@ mod live;
 mod media;
 mod metrics;
 mod movements;
+mod open_together;
 mod pending_edit;
 mod portals;
 mod requests;

@@ -464,12 +464,38 @@ async fn client_goes_on_without_a_failed_request_when_a_gateway_is_killed_stoppe
     under_load(Pair::new([1, 1]), trouble).await;
 }
 
+/// The gateway is gone, and its portal takes connections and answers nothing.
+fn freeze(mut pair: Pair, done: &AtomicU64) -> Pair {
+    progress(done);
+    pair.kill(0);
+    let frozen = std::net::TcpListener::bind(pair.address(0)).unwrap();
+    pair.wait_for(1);
+    progress(done);
+    drop(frozen);
+    pair
+}
+
+/// It does not wait for the whole time that a login may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_goes_on_by_the_other_portal_when_one_answers_no_login() {
+    let timeouts = Timeouts { login: 2 * PATIENCE, ..options().timeouts };
+    let options = ConnectOptions { timeouts, ..options() };
+    under_load_with(options, Pair::new([1, 1]), freeze).await;
+}
+
 /// A client uses the volume while there is `trouble`: none of its requests fails, and all is there in the end.
-async fn under_load(mut pair: Pair, trouble: fn(Pair, &AtomicU64) -> Pair) {
+async fn under_load(pair: Pair, trouble: fn(Pair, &AtomicU64) -> Pair) {
+    under_load_with(options(), pair, trouble).await;
+}
+
+async fn under_load_with(
+    options: ConnectOptions,
+    mut pair: Pair,
+    trouble: fn(Pair, &AtomicU64) -> Pair,
+) {
     pair.start(0);
     pair.wait_for(0);
     pair.start(1);
-    let options = options();
     let connected = connect_until_there(pair.address(0), TARGET, &options);
     let disk = Arc::new(tokio::time::timeout(PATIENCE, connected).await.expect("a session"));
     let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());

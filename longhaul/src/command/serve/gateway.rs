@@ -17,7 +17,10 @@ use tokio::time::{sleep, timeout};
 use volume::{Shape, Volume as _};
 
 use super::live::{Live, OpenVolume};
-use super::{Remembered, discard, open_options, open_with, policy, served_before, unless_stopped};
+use super::open_together::open_together;
+use super::{
+    Remembered, blocking, discard, open_options, open_with, policy, served_before, unless_stopped,
+};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::cluster::{Cluster, Media, Reporter, RoleChanges};
 use crate::config::{Config, Served};
@@ -70,6 +73,7 @@ async fn open_one_standby(volume: &Served, known_shape: Option<Shape>) -> Outcom
 }
 
 /// What it takes to open the volumes. A file system that hangs holds up nobody else.
+#[derive(Clone)]
 struct Opening {
     volumes: Vec<Served>,
     state: Option<PathBuf>,
@@ -89,7 +93,7 @@ impl Opening {
         loop {
             match self.open_all().await {
                 Ok(chains) => return Done::Opened(chains),
-                Err(why) => self.report(&why),
+                Err(failures) => self.report(&failures),
             }
             let is_locked =
                 self.volumes.iter().filter_map(|volume| volume.uri.file()).any(is_locked);
@@ -102,8 +106,9 @@ impl Opening {
         }
     }
 
-    fn report(&self, why: &Failure) {
-        if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
+    fn report(&self, failures: &[Failure]) {
+        let Some((Permit { suppressed }, _)) = self.log_limiter.permit() else { return };
+        for why in failures {
             tracing::warn!(suppressed, "cannot take over yet: {}", why.on_one_line());
         }
     }
@@ -117,20 +122,33 @@ impl Opening {
         *self.role.borrow_and_update() == Role::TakingOver
     }
 
-    async fn open_all(&self) -> Outcome<Vec<Chain>> {
+    /// All of them, or none; then why each that failed did.
+    async fn open_all(&self) -> Result<Vec<Chain>, Vec<Failure>> {
         let state = self.state.as_deref();
-        let served = served_before(state).await?;
-        let mut chains = Vec::new();
-        for volume in &self.volumes {
-            match self.open(volume, &served).await {
-                Ok(chain) => chains.push(chain),
-                Err(why) => {
-                    discard(chains, &self.volumes, state).await;
-                    return Err(why.within(&format!("volume {}", volume.name)));
+        let served = served_before(state).await.map_err(|why| vec![why])?;
+        let open = |volume: Served| {
+            let (opening, served) = (self.clone(), Arc::clone(&served));
+            let runtime = Handle::current();
+            // On a thread of its own, which waits for a file system.
+            blocking(move || runtime.block_on(opening.open(&volume, &served)))
+        };
+        let outcomes = open_together(self.volumes.clone(), open).await;
+        let (mut chains, mut opened, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        for (volume, outcome) in self.volumes.iter().zip(outcomes) {
+            match outcome {
+                Some(Ok(chain)) => {
+                    chains.push(chain);
+                    opened.push(volume.clone());
                 }
+                Some(Err(why)) => failures.push(why.within(&format!("volume {}", volume.name))),
+                None => {}
             }
         }
-        Ok(chains)
+        if failures.is_empty() {
+            return Ok(chains);
+        }
+        discard(chains, &opened, state).await;
+        Err(failures)
     }
 
     /// A file is never made: where it is not, the file system is not that of the other gateways.

@@ -81,16 +81,21 @@ impl Transport for HyperScsiTransport {
         &self,
         server: &Server,
         _uncertain: Option<&Session>,
+        within: Duration,
     ) -> Result<Session, SessionError> {
         let volume = Volume { server: server.clone(), ..self.volume.clone() };
         let stalls = Stalls::new((self.stall, self.stalls.times()));
-        log_in(&volume, &self.credentials, (self.port, self.within), stalls).await
+        log_in(&volume, &self.credentials, (self.port, self.within.min(within)), stalls).await
     }
 
     fn opened(&self, _session: &Session, _is_longhaul: bool) {}
 
     fn is_out_of_reach(why: &SessionError) -> bool {
         matches!(why, SessionError::Silent(..) | SessionError::Refused(..))
+    }
+
+    fn is_silent(why: &SessionError) -> bool {
+        matches!(why, SessionError::Silent(..))
     }
 
     fn failure(_why: &SessionError) -> Failure {

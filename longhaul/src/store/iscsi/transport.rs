@@ -107,6 +107,7 @@ impl Transport for IscsiTransport {
         &self,
         portal: &Host,
         uncertain: Option<&Session>,
+        within: Duration,
     ) -> Result<Session, SessionError> {
         let is_named = |session: &Session| session.established().can_be_reinstated();
         // A reset of the unit does not reach commands that still lie in the buffers of a connection.
@@ -114,6 +115,7 @@ impl Transport for IscsiTransport {
             return Err(SessionError::NotReplaced(portal.clone()));
         }
         let mut options = self.options.clone();
+        options.timeouts.login = within.min(options.timeouts.login);
         options.timeouts.stall_times *= self.stalls.times();
         let session = log_in(portal, Some(&self.target.name), &options, uncertain).await?;
         if uncertain.is_some() && !is_named(&session) {
@@ -141,6 +143,10 @@ impl Transport for IscsiTransport {
     fn is_out_of_reach(why: &SessionError) -> bool {
         use SessionError::{Connect, Silent, Timeout};
         matches!(why, Connect(..) | Timeout(..) | Silent(..))
+    }
+
+    fn is_silent(why: &SessionError) -> bool {
+        matches!(why, SessionError::Timeout(..) | SessionError::Silent(..))
     }
 
     fn failure(why: &SessionError) -> Failure {

@@ -19,6 +19,7 @@ use super::change::Change;
 use super::device::Device;
 use super::error::OpenError;
 use super::identity::{Covered, Identity, KnownIdentity, Tracked};
+use super::login_limits::LoginLimits;
 use super::mark::MarkError;
 use super::options::{Options, ReplayLogOptions};
 use super::reservation::{Request, Reservation, ReservationError, end_tasks};
@@ -75,6 +76,7 @@ pub(super) struct Connector<T: Transport> {
     transport: T,
     lun: u16,
     options: Options,
+    logins: LoginLimits<T::Portal>,
     /// How long each step to a unit may take.
     pub(super) opened_within: Duration,
     /// What the volume holds that tells it from others, once that is known.
@@ -114,6 +116,7 @@ impl<T: Transport> Connector<T> {
         Self {
             lun: transport.address().lun,
             transport,
+            logins: LoginLimits::new(options.login_within),
             options,
             opened_within: OPENED_WITHIN,
             identity,
@@ -293,7 +296,7 @@ impl<T: Transport> Connector<T> {
         before: Option<&Device>,
     ) -> Opened<T, Link<T::Session>> {
         let ended = uncertain.map(|uncertain| &uncertain.session);
-        let login = self.transport.log_in(portal, ended);
+        let login = self.logins.log_in(&self.transport, portal, ended, before.is_some());
         let session = match before {
             // The supervisor tells of an outage itself.
             Some(_) => login.await,

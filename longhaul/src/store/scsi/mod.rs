@@ -23,7 +23,7 @@ mod group;
 mod group_order;
 mod identity;
 mod initiator_port;
-
+mod login_limits;
 mod mark;
 mod options;
 mod raw;

@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proto::scsi::command::{Command, vital_pages};
@@ -90,7 +91,8 @@ pub struct TransportUnit<T: Transport> {
 impl<T: Transport> TransportUnit<T> {
     /// Logs in, and asks what it is. It is not reserved.
     pub async fn open(transport: T, options: Options) -> Result<Self, OpenError<T::Error>> {
-        let opened = options.stop.unless_called(Self::attempt(&transport, None));
+        let opened =
+            options.stop.unless_called(Self::attempt(&transport, None, options.login_within));
         let opened = opened.await.unwrap_or(Err(OpenError::Stopped))?;
         let (unit, standard, serial) = opened;
         let reservation = Reservation::default();
@@ -101,10 +103,11 @@ impl<T: Transport> TransportUnit<T> {
     async fn attempt(
         transport: &T,
         before: Option<&T::Session>,
+        within: Duration,
     ) -> Result<(Unit<T::Session>, Standard, Option<String>), OpenError<T::Error>> {
         let mut first = None;
         for portal in transport.portals() {
-            let login = transport.log_in(&portal, before);
+            let login = transport.log_in(&portal, before, within);
             let session = match warn_if_slow(&portal, login).await {
                 Ok(session) => session,
                 Err(why) if T::is_out_of_reach(&why) => {
@@ -146,7 +149,9 @@ impl<T: Transport> TransportUnit<T> {
 
     async fn open_new_session(&mut self) -> Result<(), OpenError<T::Error>> {
         let before = self.unit.session();
-        let (unit, standard, serial) = Self::attempt(&self.transport, Some(before)).await?;
+        let within = self.options.login_within;
+        let attempt = Self::attempt(&self.transport, Some(before), within);
+        let (unit, standard, serial) = attempt.await?;
         if (&standard.product, &serial) != (&self.standard.product, &self.serial) {
             unit.session().close().await;
             return Err(OpenError::Changed("serial number"));

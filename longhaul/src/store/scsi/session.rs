@@ -179,12 +179,13 @@ pub trait Transport: fmt::Display + fmt::Debug + Send + Sync + 'static {
     /// Where the target listens, the address that was given first.
     fn portals(&self) -> Vec<Self::Portal>;
 
-    /// Logs in. If `uncertain` is given that session is no more, and a change of it may still be under way: the new one must
+    /// Logs in, or gives up after `within`. If `uncertain` is given that session is no more, and a change of it may still be under way: the new one must
     /// have ended it.
     fn log_in(
         &self,
         portal: &Self::Portal,
         uncertain: Option<&Self::Session>,
+        within: Duration,
     ) -> impl Future<Output = Result<Self::Session, Self::Error>> + Send;
 
     /// The unit of a session is open.
@@ -197,6 +198,9 @@ pub trait Transport: fmt::Display + fmt::Debug + Send + Sync + 'static {
 
     /// Whether an attempt failed since nobody answers at its address.
     fn is_out_of_reach(why: &Self::Error) -> bool;
+
+    /// Whether an attempt failed since no answer came in time.
+    fn is_silent(why: &Self::Error) -> bool;
 
     /// What a failure to log in again is worth.
     fn failure(why: &Self::Error) -> Failure;

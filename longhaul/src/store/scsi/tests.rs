@@ -19,8 +19,9 @@ use crate::stop::Stop;
 #[derive(Debug)]
 struct SilentTarget;
 
+/// A session in which nothing is answered.
 #[derive(Clone, Debug)]
-struct SilentSession;
+pub(super) struct SilentSession;
 
 impl Session for SilentSession {
     const TRANSPORTS: Transports = Transports(&[]);
@@ -91,6 +92,7 @@ impl Transport for SilentTarget {
         &self,
         _: &&'static str,
         _: Option<&SilentSession>,
+        _: Duration,
     ) -> Result<SilentSession, fmt::Error> {
         Ok(SilentSession)
     }
@@ -98,6 +100,10 @@ impl Transport for SilentTarget {
     fn opened(&self, _: &SilentSession, _: bool) {}
 
     fn is_out_of_reach(_: &fmt::Error) -> bool {
+        false
+    }
+
+    fn is_silent(_: &fmt::Error) -> bool {
         false
     }
 
