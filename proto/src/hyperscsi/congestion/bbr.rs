@@ -7,6 +7,7 @@
 //!   little of its rate in each round. Where there is a queue, they fall by a twentieth below what arrives, for the sake of flows that a loss
 //!   makes slower.
 //! - A few lost packets do not exceed the limit, where they are so few that chance explains them.
+//! - A probe goes on while the rate grows by a tenth in a round, not a quarter (5.3.1.2), which is what it can grow by at most.
 //! - The time between two probes (5.3.3.8) does not depend on the number of rounds: flows that grow slowly have more time to do so.
 //! - The round trip is not measured with an empty queue (5.3.4) where little is in flight anyway.
 
@@ -72,6 +73,15 @@ impl State {
             Self::Up => 2.25,
             Self::ProbeRtt => 0.5,
             _ => 2.0,
+        }
+    }
+
+    /// A rate that grows by less in a round has reached its limit. It can grow by no more than the gain, so that a path that was
+    /// thought to be slow is left only by way of many rounds of one probe.
+    const fn growth(self) -> f64 {
+        match self {
+            Self::Up => 1.1,
+            _ => 1.25,
         }
     }
 
@@ -434,7 +444,7 @@ impl Congestion for Bbr {
             (self.bounded_rate(), self.window),
             self.rounds.count,
         );
-        self.plateau.update(self.rounds.is_start, sample, rate);
+        self.plateau.update(self.rounds.is_start, sample, (rate, self.state.growth()));
         if !self.is_filled && is_high && self.state == State::Startup {
             let in_flight = self.short_term.latest_in_flight().max(self.in_flight_at(1.0));
             (self.is_filled, self.bound) = (true, Some(in_flight));

@@ -84,12 +84,17 @@ pub(super) struct Plateau {
 }
 
 impl Plateau {
-    /// It does not any more if it has grown by less than a quarter in three rounds.
-    pub(super) fn update(&mut self, is_round: bool, sample: &RateSample, rate: u64) {
+    /// It does not any more if it has grown by less than this factor in three rounds.
+    pub(super) fn update(
+        &mut self,
+        is_round: bool,
+        sample: &RateSample,
+        (rate, growth): (u64, f64),
+    ) {
         if self.is_reached || !is_round || sample.is_app_limited {
             return;
         }
-        if rate >= scaled(self.rate, 1.25) {
+        if rate >= scaled(self.rate, growth) {
             *self = Self { rate, ..Self::default() };
             return;
         }
