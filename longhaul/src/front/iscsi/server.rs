@@ -329,7 +329,7 @@ mod tests {
 
     /// They wait in the queue of the socket when the server has its turn.
     #[tokio::test]
-    async fn what_a_connection_has_sent_counts_before_the_next_is_taken() {
+    async fn login_that_has_begun_counts_before_the_next_connection_is_taken() {
         let node = Node::new(std::iter::empty::<TargetDevice>(), Policy::open)
             .with_limits(Limits { logins: 1, ..Limits::default() });
         let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
