@@ -15,7 +15,7 @@ const BURST_MAX: u64 = 256;
 const STEP: Duration = Duration::from_millis(2);
 
 /// What a timer may be late, and what is waited for, together.
-const SLACK: Duration = Duration::from_millis(4);
+const SLACK: Duration = Duration::from_millis(8);
 
 /// A bucket of bytes that may leave.
 #[derive(Debug)]

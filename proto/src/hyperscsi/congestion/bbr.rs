@@ -444,7 +444,9 @@ impl Congestion for Bbr {
             (self.bounded_rate(), self.window),
             self.rounds.count,
         );
-        self.plateau.update(self.rounds.is_start, sample, (rate, self.state.growth()));
+        if rate > 0 {
+            self.plateau.update(self.rounds.is_start, sample, (rate, self.state.growth()));
+        }
         if !self.is_filled && is_high && self.state == State::Startup {
             let in_flight = self.short_term.latest_in_flight().max(self.in_flight_at(1.0));
             (self.is_filled, self.bound) = (true, Some(in_flight));
