@@ -107,7 +107,7 @@ impl Timing {
 pub enum CongestionControl {
     /// [`Cubic`](Self::Cubic) on short paths, [`Bbr`](Self::Bbr) on long ones.
     #[default]
-    ByDistance,
+    ByRtt,
     /// draft-ietf-ccwg-bbr.
     Bbr,
     /// RFC 9002, 7.

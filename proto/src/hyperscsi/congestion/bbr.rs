@@ -21,7 +21,9 @@ use super::delivery::LostPacket;
 use super::{Acked, Congestion, INITIAL_PACKETS};
 use crate::time::Time;
 use min_rtt::MinRtt;
-use model::{Aggregation, BETA, MaxRate, Plateau, Rounds, ShortTerm, bytes_in, scaled, tolerated};
+use model::{
+    AckAggregation, BETA, FullRate, MaxRate, Rounds, ShortTermBounds, bytes_in, scaled, tolerated,
+};
 
 /// The window never has fewer packets.
 const LEAST_PACKETS: u64 = 4;
@@ -95,16 +97,14 @@ impl State {
     }
 }
 
-/// What the acknowledgements tell that come in now: of a probe for more, or not (draft-ietf-ccwg-bbr, 5.3.3.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Feedback {
-    None,
-    /// A probe begins with the next round.
-    Starting,
-    /// Of the probe.
-    Probe,
-    /// The probe ends with the next round.
-    Stopping,
+/// How fast the bound is raised while a probe finds that it may be (draft-ietf-ccwg-bbr, 5.3.3.6).
+#[derive(Debug, Default)]
+struct Slope {
+    /// Rounds of the probe.
+    rounds: u32,
+    /// Bytes to be acknowledged for each packet by which it is raised, and those that were.
+    bytes: u64,
+    acked: u64,
 }
 
 /// The window of BBR.
@@ -121,20 +121,20 @@ pub(in crate::hyperscsi) struct Bbr {
     rounds: Rounds,
     max_rate: MaxRate,
     min_rtt: MinRtt,
-    short_term: ShortTerm,
+    short_term: ShortTermBounds,
     /// How much may be in flight without too many losses.
     bound: Option<u64>,
-    aggregation: Aggregation,
-    plateau: Plateau,
+    ack_aggregation: AckAggregation,
+    full_rate: FullRate,
     is_filled: bool,
-    feedback: Feedback,
+    /// What was sent by a probe is acknowledged when the next round begins: a cycle is over then.
+    is_ending: bool,
     /// Losses are those of a probe.
     is_probed: bool,
     /// When the phase began.
     phase_at: Time,
     probe_wait: Duration,
-    /// How fast the bound is raised: rounds of the probe, and bytes to be acknowledged for a packet.
-    raise: (u32, u64, u64),
+    slope: Slope,
     /// When the round trip has been measured, once the queue is empty; whether a round has gone by since.
     rtt_until: Option<(Time, bool)>,
     /// The round trip shows that a queue has formed.
@@ -155,16 +155,16 @@ impl Bbr {
             rounds: Rounds::default(),
             max_rate: MaxRate::default(),
             min_rtt: MinRtt::new(),
-            short_term: ShortTerm::new(),
+            short_term: ShortTermBounds::new(),
             bound: None,
-            aggregation: Aggregation::default(),
-            plateau: Plateau::default(),
+            ack_aggregation: AckAggregation::default(),
+            full_rate: FullRate::default(),
             is_filled: false,
-            feedback: Feedback::None,
+            is_ending: false,
             is_probed: true,
             phase_at: Time::ZERO,
             probe_wait: PROBE_WAIT,
-            raise: (0, 0, 0),
+            slope: Slope::default(),
             rtt_until: None,
             is_queued: false,
         }
@@ -217,8 +217,7 @@ impl Bbr {
 
     fn go_down(&mut self, now: Time) {
         self.short_term.restart_round();
-        self.feedback = Feedback::Stopping;
-        self.is_probed = false;
+        (self.is_ending, self.is_probed) = (true, false);
         // Flows do not probe all at the same time.
         let odd = self.delivered ^ (now.since_origin().as_nanos() as u64);
         self.probe_wait = PROBE_WAIT + Duration::from_micros(odd % 1_000_000);
@@ -227,22 +226,22 @@ impl Bbr {
 
     fn refill(&mut self, now: Time) {
         self.short_term.lift();
-        self.raise = (0, 0, 0);
-        self.feedback = Feedback::None;
+        self.slope = Slope::default();
+        self.is_ending = false;
         self.enter(now, State::Refill);
     }
 
     fn go_up(&mut self, now: Time, rate: u64) {
-        (self.feedback, self.is_probed) = (Feedback::Starting, true);
-        self.plateau.restart(rate);
+        self.is_probed = true;
+        self.full_rate.restart(rate);
         self.enter(now, State::Up);
         self.raise_slope();
     }
 
     fn raise_slope(&mut self) {
-        let growth = 1 << self.raise.0;
-        self.raise.0 = (self.raise.0 + 1).min(30);
-        self.raise.1 = (self.window / growth).max(self.packet);
+        let growth = 1 << self.slope.rounds;
+        self.slope.rounds = (self.slope.rounds + 1).min(30);
+        self.slope.bytes = (self.window / growth).max(self.packet);
     }
 
     /// The path has taken all that was in flight, which was the bound, so that it may take more.
@@ -250,11 +249,10 @@ impl Bbr {
         if !acked.is_window_used(self.window, self.packet) || self.window < bound {
             return;
         }
-        self.raise.2 += acked.bytes;
-        if self.raise.2 >= self.raise.1 {
-            let packets = self.raise.2 / self.raise.1;
-            self.raise.2 -= packets * self.raise.1;
-            self.bound = Some(bound + packets * self.packet);
+        let acked = self.slope.acked + acked.bytes;
+        self.slope.acked = acked % self.slope.bytes;
+        if acked >= self.slope.bytes {
+            self.bound = Some(bound + acked / self.slope.bytes * self.packet);
         }
         if self.rounds.is_start {
             self.raise_slope();
@@ -276,16 +274,10 @@ impl Bbr {
     /// What the acknowledgements of a probe tell of the bound and the rate (draft-ietf-ccwg-bbr, 5.3.3.6).
     fn adapt_long_term(&mut self, now: Time, acked: &Acked) {
         let sample = &acked.sample;
-        if self.rounds.is_start {
-            match self.feedback {
-                Feedback::Starting => self.feedback = Feedback::Probe,
-                Feedback::Stopping => {
-                    self.feedback = Feedback::None;
-                    if self.state.is_cycle() && !sample.is_app_limited {
-                        self.max_rate.advance();
-                    }
-                }
-                Feedback::None | Feedback::Probe => {}
+        if self.rounds.is_start && self.is_ending {
+            self.is_ending = false;
+            if self.state.is_cycle() && !sample.is_app_limited {
+                self.max_rate.advance();
             }
         }
         if sample.lost > tolerated(sample.in_flight, self.packet) {
@@ -313,9 +305,9 @@ impl Bbr {
         let is_bounded = acked.is_window_used(self.window, self.packet)
             && self.bound.is_some_and(|bound| self.window >= bound);
         if is_bounded {
-            self.plateau.restart(rate);
+            self.full_rate.restart(rate);
         }
-        !is_bounded && self.plateau.is_reached
+        !is_bounded && self.full_rate.is_reached
     }
 
     /// Goes on to the next phase, if it is time (draft-ietf-ccwg-bbr, 5.3).
@@ -347,7 +339,7 @@ impl Bbr {
                 self.min_rtt.probed(now);
             } else if is_due {
                 self.window_before = self.window;
-                self.feedback = Feedback::Stopping;
+                self.is_ending = true;
                 self.rtt_until = None;
                 self.enter(now, State::ProbeRtt);
             }
@@ -394,7 +386,7 @@ impl Bbr {
 
     fn set_window(&mut self, acked: &Acked) {
         let product = self.product(self.bounded_rate(), self.state.window_gain());
-        let full = (product + self.aggregation.get()).max(3 * self.quantum()).max(self.least());
+        let full = (product + self.ack_aggregation.get()).max(3 * self.quantum()).max(self.least());
         if self.is_filled {
             self.window = (self.window + acked.bytes).min(full);
         } else if self.window < full || self.delivered < INITIAL_PACKETS * self.packet {
@@ -438,20 +430,20 @@ impl Congestion for Bbr {
         }
         let known = (self.max_rate.get(), self.window, self.packet);
         let is_high = self.short_term.update(sample, rate, known, self.state.is_probing());
-        self.aggregation.update(
+        self.ack_aggregation.update(
             now,
             acked.bytes,
             (self.bounded_rate(), self.window),
             self.rounds.count,
         );
         if rate > 0 {
-            self.plateau.update(self.rounds.is_start, sample, (rate, self.state.growth()));
+            self.full_rate.update(self.rounds.is_start, sample, (rate, self.state.growth()));
         }
         if !self.is_filled && is_high && self.state == State::Startup {
             let in_flight = self.short_term.latest_in_flight().max(self.in_flight_at(1.0));
             (self.is_filled, self.bound) = (true, Some(in_flight));
         }
-        self.is_filled |= self.plateau.is_reached;
+        self.is_filled |= self.full_rate.is_reached;
         if self.is_filled {
             self.adapt_long_term(now, acked);
         }

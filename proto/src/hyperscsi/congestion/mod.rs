@@ -1,7 +1,7 @@
 //! How much may be in flight.
 
 mod bbr;
-mod by_distance;
+mod by_rtt;
 mod cubic;
 pub(super) mod delivery;
 mod new_reno;
@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use super::config::CongestionControl;
 use bbr::Bbr;
-use by_distance::ByDistance;
+use by_rtt::ByRtt;
 use cubic::Cubic;
 use delivery::{LostPacket, RateSample};
 use new_reno::NewReno;
@@ -79,7 +79,7 @@ pub(super) trait Congestion: fmt::Debug + Send {
 pub(super) fn new(kind: CongestionControl, packet: u16) -> Box<dyn Congestion> {
     match kind {
         CongestionControl::NewReno => Box::new(NewReno::new(packet)),
-        CongestionControl::ByDistance => Box::new(ByDistance::new(packet)),
+        CongestionControl::ByRtt => Box::new(ByRtt::new(packet)),
         CongestionControl::Bbr => Box::new(Bbr::new(packet)),
         CongestionControl::Cubic => Box::new(Cubic::new(packet)),
     }

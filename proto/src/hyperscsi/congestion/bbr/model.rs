@@ -77,13 +77,13 @@ impl MaxRate {
 
 /// Whether the rate still grows (draft-ietf-ccwg-bbr, 5.3.1.2).
 #[derive(Debug, Default)]
-pub(super) struct Plateau {
+pub(super) struct FullRate {
     rate: u64,
     rounds: u32,
     pub(super) is_reached: bool,
 }
 
-impl Plateau {
+impl FullRate {
     /// It does not any more if it has grown by less than this factor in three rounds.
     pub(super) fn update(
         &mut self,
@@ -109,7 +109,7 @@ impl Plateau {
 
 /// What the losses of a round say (draft-ietf-ccwg-bbr, 5.5.10): how much less than what was found by probing the path takes now.
 #[derive(Debug)]
-pub(super) struct ShortTerm {
+pub(super) struct ShortTermBounds {
     /// None without losses.
     pub(super) rate: Option<u64>,
     pub(super) in_flight: Option<u64>,
@@ -132,7 +132,7 @@ pub(super) fn tolerated(in_flight: u64, packet: u64) -> u64 {
     scaled(packet, packets + 2.0 * packets.sqrt())
 }
 
-impl ShortTerm {
+impl ShortTermBounds {
     pub(super) const fn new() -> Self {
         Self {
             rate: None,
@@ -200,7 +200,7 @@ impl ShortTerm {
 
 /// How much more than the rate tells arrives together (draft-ietf-ccwg-bbr, 5.5.9).
 #[derive(Debug, Default)]
-pub(super) struct Aggregation {
+pub(super) struct AckAggregation {
     begun: Option<Time>,
     delivered: u64,
     current: u64,
@@ -208,7 +208,7 @@ pub(super) struct Aggregation {
     since: u64,
 }
 
-impl Aggregation {
+impl AckAggregation {
     pub(super) fn get(&self) -> u64 {
         self.current.max(self.before)
     }

@@ -19,13 +19,13 @@ const MEASUREMENTS: u32 = 8;
 
 /// The window of a path of which it is not known at first how long it is.
 #[derive(Debug)]
-pub(in crate::hyperscsi) enum ByDistance {
+pub(in crate::hyperscsi) enum ByRtt {
     /// Of a path that is short, as far as is known: how often it seemed to be long, until that is known.
     Short(Cubic, Option<u32>),
     Long(Box<Bbr>),
 }
 
-impl ByDistance {
+impl ByRtt {
     /// With packets of this size.
     pub(in crate::hyperscsi) fn new(packet: u16) -> Self {
         Self::Short(Cubic::new(packet), Some(0))
@@ -48,7 +48,7 @@ impl ByDistance {
     }
 }
 
-impl Congestion for ByDistance {
+impl Congestion for ByRtt {
     fn window(&self) -> u64 {
         match self {
             Self::Short(cubic, _) => cubic.window(),
@@ -90,12 +90,12 @@ mod tests {
             (vec![16; 8], true),
             (vec![16, 16, 1, 16, 16, 16, 16, 16, 16, 16, 16, 16], false),
         ] {
-            let mut window = ByDistance::new(1000);
+            let mut window = ByRtt::new(1000);
             for ms in &measured {
                 let rtt = Some(Duration::from_millis(*ms));
                 window.on_ack(Time::ZERO, &Acked { bytes: 0, measured: rtt, ..Acked::default() });
             }
-            assert_eq!(matches!(window, ByDistance::Long(_)), is_long, "{measured:?}");
+            assert_eq!(matches!(window, ByRtt::Long(_)), is_long, "{measured:?}");
             assert_eq!(window.window(), 10_000);
         }
     }
