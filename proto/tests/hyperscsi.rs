@@ -519,7 +519,7 @@ fn commands_over_a_bad_network_are_executed_exactly_once() {
 
 /// How long 1 MiB takes to be written and read over a short way that loses so many packets of a thousand, in the mean.
 fn time_of_1_mib(losses: u64) -> Duration {
-    const RUNS: u32 = 8;
+    const RUNS: u32 = 12;
     let mut took = Duration::ZERO;
     for seed in 1..=u64::from(RUNS) {
         let weather = Weather { losses, jitter: Duration::from_micros(5), ..CALM };
@@ -542,5 +542,5 @@ fn time_of_1_mib(losses: u64) -> Duration {
 #[test]
 fn one_loss_in_a_hundred_costs_little_time() {
     let (calm, lossy) = (time_of_1_mib(0), time_of_1_mib(10));
-    assert!(lossy < calm * 3 / 2, "{lossy:?} instead of {calm:?}");
+    assert!(lossy < calm * 120 / 100, "{lossy:?} instead of {calm:?}");
 }
