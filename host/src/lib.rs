@@ -22,3 +22,4 @@ pub mod tcp;
 pub mod thread_pool;
 #[cfg(feature = "lab")]
 pub mod tun;
+pub mod ublk;

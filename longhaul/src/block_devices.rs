@@ -1,25 +1,30 @@
-//! What the kernel has made of a file: loop devices over it, or an NBD device that is known by it, what is mounted of them, and who uses that.
+//! What the kernel has made of a file: loop devices over it, or an NBD or ublk device that is known by it, what is mounted of them, and who
+//! uses that.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::ublk_note::Note;
+
 /// The block devices over the file at `path`, by the name that it had when they were made.
 pub(crate) fn devices_over(path: &Path) -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let over = devices.filter(|device| backing_path(&device.path()).as_deref() == Some(path));
-    over.map(|device| Path::new("/dev").join(device.file_name())).collect()
+    let over = over.map(|device| Path::new("/dev").join(device.file_name()));
+    over.chain(Note::of(path).map(|note| note.node())).collect()
 }
 
 /// The file behind a block device, or behind the one that it is a partition of.
 pub(crate) fn file_of(node: &Path) -> Option<PathBuf> {
     let name = node.file_name()?;
     let device = Path::new("/sys/class/block").join(name);
-    backing_path(&device).or_else(|| {
-        let partition = fs::canonicalize(&device).ok()?;
-        backing_path(partition.parent()?)
-    })
+    let known = |device: &Path| {
+        let noted = || Note::of_device(&Path::new("/dev").join(device.file_name()?));
+        backing_path(device).or_else(|| noted().map(|(file, _)| file))
+    };
+    known(&device).or_else(|| known(fs::canonicalize(&device).ok()?.parent()?))
 }
 
 fn backing_path(device: &Path) -> Option<PathBuf> {

@@ -62,5 +62,6 @@ mod task;
 pub mod trace;
 pub mod transports;
 pub mod tune;
+mod ublk_note;
 pub mod uri;
 mod utc;

@@ -8,8 +8,7 @@ pub mod status;
 mod succession;
 
 use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use volume::Volume;
@@ -18,7 +17,7 @@ use self::detach::Detach;
 pub(super) use self::ending::Background;
 use self::ending::until_end;
 use self::front::{Front, FrontArgs};
-pub(super) use self::front::{FrontAt, cannot_make_device};
+pub(super) use self::front::{FrontAt, cannot_make_device, cannot_make_ublk_device};
 use self::kept::KeeperLink;
 use self::status::StatusReporter;
 use self::succession::Succession;
@@ -32,7 +31,7 @@ use super::unsent::{Unsent, tell_of_unsent};
 use crate::block_devices::devices_over;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
-use crate::front::nbd::KernelClient;
+use crate::front::kernel_device;
 use crate::metered::Metered;
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
@@ -401,7 +400,7 @@ fn grow_devices(front: &Front, size: u64) {
         // So that older kernels look at it too.
         let _ = std::fs::metadata(&file);
         for device in devices_over(&file) {
-            match follow_size(&device, size) {
+            match kernel_device::resize(&device, size) {
                 Ok(()) => print_error(&format_args!(
                     "longhaul: {} has {} now, as its volume; a file system on it grows when it is told to: `resize2fs {}`, \
                      `xfs_growfs DIR`, `btrfs filesystem resize max DIR`",
@@ -415,13 +414,6 @@ fn grow_devices(front: &Front, size: u64) {
             }
         }
     });
-}
-
-fn follow_size(device: &Path, size: u64) -> io::Result<()> {
-    match KernelClient::has(device) {
-        true => KernelClient::resize(device, size).map_err(io::Error::other),
-        false => host::loop_device::follow_size(device),
-    }
 }
 
 /// The front of a mount that another process may go on with, or has begun.

@@ -25,7 +25,7 @@ use super::{say, say_done, stop_on_signals};
 use crate::block_devices::{devices_over, mounted_at};
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
-use crate::front::nbd::KernelClient;
+use crate::front::kernel_device;
 use crate::printable::Shown as _;
 use crate::remembered::{self, Remembered};
 use crate::state_dir::state_dir;
@@ -86,6 +86,8 @@ enum Via {
     Fuse,
     /// The kernel's NBD client: its module `nbd`, Linux 5.14 or newer
     Nbd,
+    /// The kernel's ublk: its module `ublk_drv`, on Linux 6.12 only
+    Ublk,
 }
 
 /// A file system that can be made.
@@ -249,8 +251,8 @@ async fn keep(
     stop: Stop,
 ) -> Outcome {
     let kept = Supervisor::new(arguments, socket, args.via)?.run(background, stop).await;
-    for device in devices_over(file).iter().filter(|device| KernelClient::has(device)) {
-        if let Err(why) = KernelClient::abandon(device) {
+    for device in &devices_over(file) {
+        if let Err(why) = kernel_device::abandon(device) {
             print_error(&format_args!("longhaul: cannot end {}: {why}", device.shown()));
         }
     }
@@ -297,6 +299,7 @@ async fn serve_kept(
     let front = match args.via {
         Via::Fuse => FrontAt::Fuse(file),
         Via::Nbd => FrontAt::Kernel(file),
+        Via::Ublk => FrontAt::Ublk(file),
     };
     let replace = background.is_device;
     let background = Some(background);

@@ -1,7 +1,5 @@
 //! `longhaul umount`: the end of what `mount` has begun, and what has become of what was written.
 
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +15,7 @@ use crate::block_devices::{
 };
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
-use crate::front::nbd::{self, KernelClient};
+use crate::front::{kernel_device, nbd};
 use crate::printable::{OneLine, Quoted as _, Shown as _};
 use crate::remembered;
 use crate::uri::Uri;
@@ -198,12 +196,18 @@ fn clear(file: &Path) -> Outcome {
     if !is_left {
         return Ok(());
     }
+    let devices = devices_over(file);
+    // A device that is abandoned may be known no more, and what is mounted of it stays.
+    let mounted: Vec<_> = devices.iter().flat_map(|device| mounts_of(device)).collect();
     // Without a server the kernel would wait for it.
-    for device in devices_over(file).iter().filter(|device| KernelClient::has(device)) {
-        let ended = KernelClient::abandon(device);
+    for device in &devices {
+        let ended = kernel_device::abandon(device);
         ended.or_fail(|| format!("cannot end {}", device.shown()))?;
     }
     release(file)?;
+    for mount in mounted {
+        let _ = unmount(&mount.place, UnmountFlags::DETACH);
+    }
     let _ = unmount(file, UnmountFlags::DETACH);
     let what = "what was left of the volume is unmounted; what had not been flushed is lost";
     Err(Failure::new(what)
@@ -284,19 +288,6 @@ fn tell_of_mounts_elsewhere(file: &Path) {
     }
 }
 
-/// Has a device go, at the latest when nobody has it open any more.
-fn detach(device: &Path) -> io::Result<()> {
-    if !KernelClient::has(device) {
-        return host::loop_device::detach(device);
-    }
-    KernelClient::disconnect_on_close(device).map_err(io::Error::other)?;
-    drop(File::open(device)?);
-    match file_of(device) {
-        None => Ok(()),
-        Some(_) => Err(Errno::BUSY.into()),
-    }
-}
-
 /// Unmounts all that was made of `file`, and takes its block devices away.
 fn release(file: &Path) -> Outcome {
     for device in devices_over(file) {
@@ -319,7 +310,7 @@ fn release(file: &Path) -> Outcome {
         }
         // One that was mounted is gone by now.
         if devices_over(file).contains(&device)
-            && let Err(why) = detach(&device)
+            && let Err(why) = kernel_device::detach(&device)
             && devices_over(file).contains(&device)
         {
             let what = format!("cannot detach {}", device.shown());

@@ -8,8 +8,11 @@ pub mod fuse;
 mod hand_over;
 pub mod hyperscsi;
 pub mod iscsi;
+pub mod kernel_device;
 pub mod nbd;
 mod record;
+mod recorded;
+pub mod ublk;
 
 pub use clients::Clients;
 pub use hand_over::HandOverError;

@@ -102,6 +102,22 @@ fn machine_without_the_kernels_nbd_says_so() {
     assert_eq!(stage.leftovers(), Vec::<String>::new());
 }
 
+/// Of a kernel that is not trusted with ublk, and of one that is and has none: nothing is left, and no device is made.
+#[test]
+fn machine_without_ublk_says_so() {
+    let stage = Stage::new();
+    // No kernel has it there, and nothing is loaded: `modprobe` is not found.
+    let script = "mount -t tmpfs none /dev && PATH=; exec \"$0\" mount memory:64M mnt --mkfs ext4 --via ublk 2>&1";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, LONGHAUL]).current_dir(stage.home());
+    stage.environment(&mut command);
+    let (printed, status) = run(&command);
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("cannot make a block device of the kernel's ublk: "), "{printed}");
+    assert!(printed.contains("without `--via ublk` FUSE and a loop device make it"), "{printed}");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+}
+
 #[test]
 fn user_who_is_not_root_is_told_what_he_can_have() {
     let stage = Stage::new();

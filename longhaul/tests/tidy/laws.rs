@@ -44,8 +44,8 @@ const OF_TESTS: Asked = Not("it fails or waits as tests want it");
 const VOLUMES: [(&str, &str, [Asked; 3]); 27] = [
     (
         "Recorded",
-        "longhaul/src/front/nbd/recorded.rs",
-        [In("longhaul/src/front/nbd/recorded.rs"), In("longhaul/src/front/nbd/recorded.rs"), WHOLE],
+        "longhaul/src/front/recorded.rs",
+        [In("longhaul/src/front/recorded.rs"), In("longhaul/src/front/recorded.rs"), WHOLE],
     ),
     (
         "Metered",

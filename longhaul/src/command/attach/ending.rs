@@ -17,7 +17,7 @@ use super::status::StatusReporter;
 use crate::block_devices::{devices_over, mounts_of, users_of};
 use crate::durable::make_directories;
 use crate::failure::{OrFail as _, Outcome, print_error};
-use crate::front::nbd::KernelClient;
+use crate::front::kernel_device::{self, Driver};
 use crate::printable::Shown as _;
 use crate::stop::Stop;
 
@@ -147,16 +147,22 @@ async fn release(file: &Path, reporter: &StatusReporter) {
 
 /// Has the device go once nobody has it open any more: the last of them is a program of the system.
 async fn detach(device: &Path) {
-    if !KernelClient::has(device) {
+    let driver = Driver::of(device);
+    if driver == Driver::Loop {
         succeeds(Command::new("losetup").arg("--detach").arg(device)).await;
         return;
     }
     let told = device.to_owned();
-    let told = spawn_blocking(move || KernelClient::disconnect_on_close(&told)).await;
-    if !matches!(told, Ok(Ok(()))) {
-        tracing::warn!(device = %device.shown(), "NBD: the kernel does not end the device when it is closed");
+    let told = spawn_blocking(move || match driver {
+        Driver::Ublk => kernel_device::detach(&told),
+        _ => kernel_device::go_with_its_mount(&told),
+    });
+    if !matches!(told.await, Ok(Ok(()))) {
+        tracing::warn!(device = %device.shown(), "the kernel does not end the device when it is closed");
     }
-    succeeds(Command::new("blockdev").arg("--getsize64").arg(device)).await;
+    if driver == Driver::Nbd {
+        succeeds(Command::new("blockdev").arg("--getsize64").arg(device)).await;
+    }
 }
 
 async fn succeeds(command: &mut Command) -> bool {

@@ -1,4 +1,4 @@
-//! How an attached volume is offered: on an NBD socket, as a file, or as a device of the kernel's NBD client.
+//! How an attached volume is offered: on an NBD socket, as a file, or as a block device of the kernel's NBD client or ublk.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::kept::{KeptMount, TakenOver};
 use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::front::fuse::{self, Takeover};
-use crate::front::{Clients, HandOverError, Record, nbd};
+use crate::front::{Clients, HandOverError, Record, nbd, ublk};
 use crate::printable::Shown as _;
 use crate::replay_log::Pending;
 use crate::stop::Stop;
@@ -36,6 +36,8 @@ pub(in crate::command) enum FrontAt {
     Fuse(PathBuf),
     /// A block device of the kernel's NBD client, known by this path.
     Kernel(PathBuf),
+    /// A block device of the kernel's ublk, known by this path.
+    Ublk(PathBuf),
 }
 
 impl FrontArgs {
@@ -65,6 +67,7 @@ pub(super) enum Front {
     Nbd(nbd::Server),
     Fuse(fuse::Server),
     Kernel(nbd::KernelServer),
+    Ublk(ublk::Server),
 }
 
 impl Front {
@@ -92,6 +95,10 @@ impl Front {
                 let made = nbd::KernelServer::connect(path, volume, Record::default()).await;
                 made.map(Self::Kernel).map_err(cannot_make_device)
             }
+            FrontAt::Ublk(path) => {
+                let made = ublk::Server::connect(path, volume, Record::default()).await;
+                made.map(Self::Ublk).map_err(cannot_make_ublk_device)
+            }
         }
     }
 
@@ -111,6 +118,13 @@ impl Front {
                     Some(_) => nbd::KernelServer::resume(path, volume, kept.record).await,
                 };
                 return made.map(Self::Kernel).map_err(cannot_make_device);
+            }
+            FrontAt::Ublk(path) => {
+                let made = match kept.resumed {
+                    None => ublk::Server::connect(path, volume, kept.record).await,
+                    Some(_) => ublk::Server::resume(path, volume, kept.record).await,
+                };
+                return made.map(Self::Ublk).map_err(cannot_make_ublk_device);
             }
             FrontAt::Nbd(_) => return Err(Failure::new("only a block device can be kept")),
         };
@@ -139,6 +153,7 @@ impl Front {
             Self::Nbd(_) => Ok(()),
             Self::Fuse(server) => server.hand_over().await,
             Self::Kernel(server) => server.hand_over().await,
+            Self::Ublk(server) => server.hand_over().await,
         }
     }
 
@@ -148,6 +163,10 @@ impl Front {
             Self::Nbd(_) => Ok(()),
             Self::Fuse(server) => server.serve_on().await,
             Self::Kernel(server) => Ok(server.serve_on().await?),
+            Self::Ublk(server) => {
+                server.serve_on();
+                Ok(())
+            }
         }
     }
 
@@ -157,6 +176,7 @@ impl Front {
             Self::Nbd(server) => server.uri(),
             Self::Fuse(server) => server.path().shown().to_string(),
             Self::Kernel(server) => server.path().shown().to_string(),
+            Self::Ublk(server) => server.path().shown().to_string(),
         }
     }
 
@@ -166,6 +186,7 @@ impl Front {
             Self::Nbd(_) => None,
             Self::Fuse(server) => Some(server.path().to_owned()),
             Self::Kernel(server) => Some(server.path().to_owned()),
+            Self::Ublk(server) => Some(server.path().to_owned()),
         }
     }
 
@@ -175,6 +196,7 @@ impl Front {
             Self::Nbd(_) => None,
             Self::Fuse(server) => server.failure(),
             Self::Kernel(server) => server.failure(),
+            Self::Ublk(server) => server.failure(),
         }
     }
 
@@ -183,6 +205,7 @@ impl Front {
             Self::Nbd(server) => server.clients(),
             Self::Fuse(server) => server.clients(),
             Self::Kernel(server) => server.clients(),
+            Self::Ublk(server) => server.clients(),
         }
     }
 
@@ -199,6 +222,10 @@ impl Front {
                 drop(volume);
                 server.run(stop).await;
             }
+            Self::Ublk(server) => {
+                drop(volume);
+                server.run(stop).await;
+            }
         }
     }
 
@@ -208,6 +235,7 @@ impl Front {
             Self::Nbd(_) => {}
             Self::Fuse(server) => server.close().await,
             Self::Kernel(server) => server.close().await,
+            Self::Ublk(server) => server.close().await,
         }
         self.end(false).await;
     }
@@ -226,6 +254,7 @@ impl Front {
             }
             // Programs that still use it get errors, and its number is not given to another one before they are gone.
             Self::Kernel(server) => server.end().await,
+            Self::Ublk(server) => server.end().await,
         }
     }
 }
@@ -247,6 +276,28 @@ pub(in crate::command) fn cannot_make_device(why: nbd::KernelError) -> Failure {
     };
     let failure =
         Failure::new("cannot make a block device of the kernel's NBD client").because(why);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+pub(in crate::command) fn cannot_make_ublk_device(why: ublk::Error) -> Failure {
+    use ublk::Error as Why;
+    let hint = match &why {
+        Why::NotTried(_) | Why::Lacking => {
+            Some("without `--via ublk` FUSE and a loop device make it; `--via nbd` is another way")
+        }
+        Why::NoModule => Some(
+            "without `--via ublk` FUSE and a loop device make it; of Debian's kernels those of linux-image-amd64 have the module, from \
+             Debian 13 on, and those for clouds do not",
+        ),
+        Why::System(why) if why.kind() == ErrorKind::PermissionDenied => Some(
+            "it takes CAP_SYS_ADMIN, and the device /dev/ublk-control, which containers lack unless they are privileged",
+        ),
+        Why::NoDevice(_) | Why::StillServed | Why::System(_) | Why::Volume(_) => None,
+    };
+    let failure = Failure::new("cannot make a block device of the kernel's ublk").because(why);
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,

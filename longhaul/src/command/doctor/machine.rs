@@ -7,6 +7,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Finding;
 use crate::front::nbd::KernelClient;
+use crate::front::ublk;
 use crate::net::tcp_tuning::congestion_control::{LOAD_HINT, withstands_loss};
 use crate::size::Size;
 
@@ -110,17 +111,26 @@ fn block_devices() -> Finding {
         }
         () => "this kernel has no NBD, so that `mount --via nbd` is refused",
     };
-    let ublk = match Path::new("/dev/ublk-control").exists() {
-        true => "ublk is there and not used: several kernels fail at its first device",
-        false => "ublk is not loaded, and would not be used",
-    };
     Finding {
         why: Some(
             "every kernel has both of these, and from Linux 6.9 on they outlive the process that serves them; with NBD a mount outlives it on older \
-             kernels too, and waits up to 30 s then"
+             kernels too, and waits up to 30 s then; with ublk it waits no longer than another process takes to begin, but only Linux 6.12 is \
+             trusted with it, since several others crash at its first device"
                 .to_owned(),
         ),
-        ..Finding::good(format!("block devices are made by FUSE and loop; {nbd}; {ublk}"))
+        ..Finding::good(format!("block devices are made by FUSE and loop; {nbd}; {}", ublk()))
+    }
+}
+
+/// Whether there is ublk, and it is used. No device is made, and no module loaded, to find out.
+fn ublk() -> &'static str {
+    match ublk::is_trusted() {
+        false => "ublk is not trusted on this kernel, so that `mount --via ublk` is refused",
+        true if Path::new("/dev/ublk-control").exists() => {
+            "ublk is there: `mount --via ublk` uses it"
+        }
+        true if module("ublk_drv") => "ublk is not loaded: `mount --via ublk` loads and uses it",
+        true => "this kernel has no ublk, so that `mount --via ublk` is refused",
     }
 }
 

@@ -10,12 +10,13 @@ use host::loop_device::{self, LoopOptions};
 use tokio::process::Command;
 use tokio::task::spawn_blocking;
 
-use super::super::attach::cannot_make_device;
+use super::super::attach::{cannot_make_device, cannot_make_ublk_device};
 use super::{FileSystem, Via};
 use crate::block_devices::devices_over;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::block_size::{FRONT, block_size};
 use crate::front::nbd::KernelClient;
+use crate::front::{kernel_device, ublk};
 use crate::printable::Shown as _;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -27,12 +28,13 @@ const MOUNT_OPTIONS: &str = "nosuid,nodev,noatime";
 pub(super) fn refuse_without_rights(via: Via) -> Outcome {
     match via {
         Via::Fuse => refuse_without_loops(),
-        Via::Nbd if !rustix::process::geteuid().is_root() => {
+        Via::Nbd | Via::Ublk if !rustix::process::geteuid().is_root() => {
             Err(Failure::new("cannot make a block device")
                 .because("this user is not root")
                 .hint("run this as root; `longhaul attach --nbd` offers a volume without"))
         }
         Via::Nbd => KernelClient::open().map(drop).map_err(cannot_make_device),
+        Via::Ublk => ublk::check().map_err(cannot_make_ublk_device),
     }
 }
 
@@ -67,7 +69,7 @@ impl BlockDevice {
         match via {
             Via::Fuse => Self::make_loop(file, read_only, mounted).await,
             // Its server has made it.
-            Via::Nbd => {
+            Via::Nbd | Via::Ublk => {
                 let node = devices_over(file).into_iter().next();
                 let node = node.ok_or_else(|| Failure::new("the block device is gone already"))?;
                 Ok(Self { node, _device: None })
@@ -102,10 +104,7 @@ impl BlockDevice {
 
     /// It is mounted, and needed no longer than that.
     pub(super) fn go_with_its_mount(&self) -> Outcome {
-        if !KernelClient::has(&self.node) {
-            return Ok(());
-        }
-        let told = KernelClient::disconnect_on_close(&self.node);
+        let told = kernel_device::go_with_its_mount(&self.node);
         told.or_fail(|| format!("cannot have {} go with its mount", self.node.shown()))
     }
 

@@ -82,8 +82,8 @@ impl Supervisor {
         arguments.splice(rest..rest, ["--kept-by".into(), socket.as_os_str().to_owned()]);
         let device = match via {
             Via::Fuse => Some(open_device().or_fail(what)?),
-            // The kernel takes another connection in the place of one that is dead.
-            Via::Nbd => None,
+            // The kernel takes another connection, or queue, in the place of one that is dead.
+            Via::Nbd | Via::Ublk => None,
         };
         let record = memfd_create(c"longhaul-mount", MemfdFlags::CLOEXEC).or_fail(what)?;
         let kernel = Arc::new(KernelFiles { device, record: File::from(record) });

@@ -2,15 +2,13 @@
 //!
 //! The protocol is [`proto::nbd`]; [`mapping`] says what a volume is in its terms; [`connection`] drives one
 //! client, one task each; [`server`] listens. All connections share the volume, which is coherent by its
-//! contract. [`kernel_server`] serves the kernel's own client, of which [`kernel_client`] makes block devices; [`recorded`] notes
-//! for the next process what that has not flushed.
+//! contract. [`kernel_server`] serves the kernel's own client, of which [`kernel_client`] makes block devices.
 
 mod connection;
 mod connection_order;
 mod kernel_client;
 mod kernel_server;
 mod mapping;
-mod recorded;
 mod server;
 
 pub use kernel_client::{KernelClient, KernelError};

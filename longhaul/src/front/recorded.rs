@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use volume::{Durability, Error, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work};
 
-use crate::front::Record;
+use super::Record;
 
 /// A volume and its record.
 pub(super) struct Recorded {
@@ -30,7 +30,7 @@ impl Recorded {
     fn change<'a>(&'a self, verb: Verb, span: Span, work: Work<'a, ()>) -> Work<'a, ()> {
         Box::pin(async move {
             if let Err(why) = self.record.change_begins() {
-                tracing::error!(%why, "NBD: cannot note that a change begins");
+                tracing::error!(%why, "cannot note that a change begins");
                 return Err(Error::new(Kind::Medium, verb, span));
             }
             let running = Running(&self.record);
