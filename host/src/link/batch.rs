@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use super::Address;
 
+/// Every interface with IPv6 carries packets of 1280 bytes (RFC 8200, 5), less the headers of IPv6 and UDP.
+const FITS_ANYWHERE: usize = 1232;
+
 /// Packets to be sent, in their order.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -100,7 +103,8 @@ impl Batch {
     }
 
     /// How many of those that wait can leave as the segments of one piece: they go to one address and are equally long,
-    /// but for the last, which may be shorter.
+    /// but for the last, which may be shorter. A piece whose segments are too long for the interface is refused as a whole; so a
+    /// single long packet, which may be a probe of that, takes no shorter one with it.
     pub(super) fn segments(&self, most: usize, bytes_most: usize) -> usize {
         let mut waiting = self.waiting().iter();
         let Some(first) = waiting.next() else { return 0 };
@@ -108,10 +112,12 @@ impl Batch {
         for packet in waiting {
             bytes += packet.len();
             let fits = packet.to == first.to && packet.len() <= first.len() && bytes <= bytes_most;
-            if !is_open || !fits || count >= most {
+            let is_equal = packet.len() == first.len();
+            let is_behind_probe = count == 1 && !is_equal && first.len() > FITS_ANYWHERE;
+            if !is_open || !fits || is_behind_probe || count >= most {
                 break;
             }
-            is_open = packet.len() == first.len();
+            is_open = is_equal;
             count += 1;
         }
         count
@@ -135,17 +141,19 @@ mod tests {
 
     #[test]
     fn segments_are_equally_long_and_go_to_one_address() {
-        let rows: [(&[(u16, usize)], usize); 7] = [
+        let rows: [(&[(u16, usize)], usize); 9] = [
             (&[], 0),
             (&[(1, 100)], 1),
             (&[(1, 100), (1, 100), (1, 40), (1, 100)], 3),
             (&[(1, 100), (2, 100)], 1),
             (&[(1, 100), (1, 101)], 1),
             (&[(1, 100), (1, 100), (1, 100), (1, 100), (1, 100)], 4),
-            (&[(1, 300), (1, 300), (1, 300)], 2),
+            (&[(1, 2500), (1, 2500), (1, 2500)], 2),
+            (&[(1, 5000), (1, 100)], 1),
+            (&[(1, 1400), (1, 1400), (1, 100)], 3),
         ];
         for (packets, expected) in rows {
-            assert_eq!(batch(packets).segments(4, 600), expected, "{packets:?}");
+            assert_eq!(batch(packets).segments(4, 6000), expected, "{packets:?}");
         }
     }
 

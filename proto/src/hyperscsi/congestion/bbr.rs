@@ -372,16 +372,14 @@ impl Bbr {
         }
     }
 
-    fn set_pace(&mut self) {
+    fn set_pace(&mut self, rtt: Duration) {
         let rate = self.bounded_rate();
         if rate == 0 {
             return;
         }
         let pace = scaled(rate, self.state.pacing_gain() * PACE_MARGIN);
-        // What is known at first is known badly.
-        if self.is_filled || self.pace.is_none_or(|before| pace > before) {
-            self.pace = Some(pace);
-        }
+        // Little is known at first: a few small requests have a low rate, and the path may be fast (draft-ietf-ccwg-bbr, 5.6.2).
+        self.pace = Some(if self.is_filled { pace } else { pace.max(self.pace(rtt)) });
     }
 
     fn set_window(&mut self, acked: &Acked) {
@@ -449,7 +447,7 @@ impl Congestion for Bbr {
         }
         self.advance(now, acked, rate);
         self.probe_rtt(now, acked);
-        self.set_pace();
+        self.set_pace(acked.rtt);
         self.set_window(acked);
     }
 
@@ -463,6 +461,34 @@ impl Congestion for Bbr {
         }
         if persistent {
             self.window = self.least();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::delivery::Delivery;
+    use super::*;
+
+    #[test]
+    fn small_requests_do_not_slow_down_what_comes_after_them() {
+        let (mut bbr, mut delivery) = (Bbr::new(1000), Delivery::new());
+        let rtt = Duration::from_millis(16);
+        let initial = bbr.pace(rtt);
+        let mut now = Time::from_origin(rtt);
+        for _ in 0..20 {
+            delivery.limit(0);
+            let sent = delivery.on_sent(now, 0, 100);
+            now = now + rtt;
+            let mut newest = None;
+            delivery.on_delivered(now, sent, &mut newest);
+            let sample = delivery.sample(newest.unwrap());
+            let measured = Some(rtt);
+            bbr.on_ack(
+                now,
+                &Acked { bytes: 100, in_flight: 100, rtt, measured, sample, ..Acked::default() },
+            );
+            assert!(bbr.pace(rtt) >= initial, "{} of {initial}", bbr.pace(rtt));
         }
     }
 }
