@@ -4,6 +4,9 @@
 //! machine some hundred, as it was asleep itself. To put the processor to sleep for that and to be woken costs more than
 //! the command, so a session polls for a little while first, as long as that pays. After a wait that was longer it sleeps, until its initiator has been fast some times in a row:
 //! the more often, the more often polling was in vain. An idle session costs nothing.
+//!
+//! An initiator with many commands outstanding sends the next ones when it has worked on the responses, whether we sleep or not: to wait
+//! for it awake costs a processor more than it saves, so there the session sleeps sooner.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -18,6 +21,10 @@ const POLLS: u32 = 4;
 
 /// How much longer a wait is during which the session sleeps: both ends have to be woken.
 const SLEEP_FACTOR: u32 = 2;
+
+/// With more commands outstanding besides it is polled for a fraction of the time.
+const FEW: u32 = 8;
+const FRACTION: u32 = 4;
 
 /// The most fast commands in a row that are needed before it polls again: where polling never pays it costs a two
 /// hundredth of a window for each command.
@@ -34,23 +41,34 @@ pub(crate) struct BusyPoll {
     needed: u32,
     /// Since when there has been nothing to do.
     idle: Option<Time>,
+    /// Its initiator has many commands outstanding.
+    is_deep: bool,
 }
 
 impl BusyPoll {
     /// Never polls for longer than `window`.
     pub(crate) const fn new(window: Duration) -> Self {
-        Self { window, polls: false, fast: 0, needed: 1, idle: None }
+        Self { window, polls: false, fast: 0, needed: 1, idle: None, is_deep: false }
+    }
+
+    /// The initiator had as many commands outstanding besides when it sent its last one.
+    pub(crate) const fn expect(&mut self, depth: u32) {
+        self.is_deep = depth > FEW;
+    }
+
+    fn window(&self) -> Duration {
+        if self.is_deep { self.window / FRACTION } else { self.window }
     }
 
     /// Something has arrived.
     pub(crate) fn ends(&mut self, now: Time) {
         let Some(idle) = self.idle.take() else { return };
-        let waited = now - idle;
+        let (waited, window) = (now - idle, self.window());
         if self.polls {
-            self.polls = waited < self.window;
+            self.polls = waited < window;
             self.needed = if self.polls { 1 } else { (self.needed * 2).min(NEEDED_MAX) };
             self.fast = 0;
-        } else if waited < self.window * SLEEP_FACTOR {
+        } else if waited < window * SLEEP_FACTOR {
             self.fast += 1;
             self.polls = self.fast >= self.needed;
         } else {
@@ -85,7 +103,7 @@ impl BusyPoll {
     /// There is nothing to do: whether to poll again.
     fn goes_on(&mut self, now: Time) -> bool {
         let idle = *self.idle.get_or_insert(now);
-        self.polls && now - idle < self.window
+        self.polls && now - idle < self.window()
     }
 }
 
@@ -178,6 +196,17 @@ mod tests {
         })
         .await;
         assert!(commands > 0);
+    }
+
+    #[test]
+    fn initiator_with_many_commands_is_polled_for_a_fraction_of_the_time() {
+        for (depth, micros, polls) in [(0, 40, true), (8, 40, true), (9, 40, false), (31, 12, true)]
+        {
+            let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+            busy_poll.expect(depth);
+            let awake = [(); 4].map(|()| wait(&mut busy_poll, &mut now, micros));
+            assert_eq!(awake[3], polls, "{depth} {micros} {awake:?}");
+        }
     }
 
     #[test]

@@ -169,6 +169,7 @@ impl Driver {
             session.machine.handle(now, cid, frame);
             session.handle_events(cx);
         }
+        self.busy_poll.expect(session.machine.depth());
         if session.connections.is_amid_a_pdu(at) {
             session.machine.receiving();
         }

@@ -57,6 +57,8 @@ pub struct Session {
     deserted: Time,
     /// Data are awaited, and none have come nor been asked for since this look at the clock.
     stalled_since: Option<Time>,
+    /// See [`Self::depth`].
+    depth: u32,
     /// Nothing that comes is acted on any more.
     closing: bool,
 }
@@ -80,6 +82,7 @@ impl Session {
             logout_by: None,
             deserted: now,
             stalled_since: None,
+            depth: 0,
             closing: false,
             setup: Setup { window_max: setup.window_max.clamp(1, WINDOW), ..setup },
         }
@@ -122,6 +125,13 @@ impl Session {
         if !self.connections.is_empty() {
             self.end_stopped();
         }
+    }
+
+    /// How many commands the initiator had outstanding besides when it sent its last one: those that had no response yet, and those whose
+    /// response it had not seen (RFC 7143, 4.2.2.2).
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// ExpCmdSN and MaxCmdSN.
@@ -322,6 +332,9 @@ impl Session {
         if inbound.is_open() {
             self.begin_awaiting();
         }
+        let unseen =
+            self.connection(cid).map_or(0, |it| it.stat_sn().wrapping_sub(command.exp_stat_sn));
+        self.depth = unseen.saturating_add(u32::try_from(self.tasks.in_order()).unwrap_or(WINDOW));
         self.tasks.insert(Task {
             itt: command.itt,
             cid,

@@ -262,3 +262,24 @@ fn large_data_before_their_turn_are_as_if_they_had_never_come() {
     let echo: crate::iscsi::header::NopIn = pair.one();
     assert_eq!((echo.itt, echo.exp_cmd_sn), (1, second));
 }
+
+/// RFC 7143, 4.2.2.2: ExpStatSN tells which responses the initiator has seen.
+#[test]
+fn depth_counts_commands_without_a_response_and_responses_that_were_not_seen() {
+    let mut pair = Pair::new(parameters());
+    let command = |pair: &mut Pair, itt, exp_stat_sn| {
+        let cmd_sn = pair.next_cmd_sn();
+        pair.send(ScsiCommand { is_final: true, itt, cmd_sn, exp_stat_sn, ..<_>::default() }, &[]);
+        pair.command().task
+    };
+    let tasks: Vec<_> = (0..3).map(|itt| command(&mut pair, itt, 100)).collect();
+    assert_eq!(pair.session.depth(), 2);
+    for task in tasks {
+        pair.session.want_data(task, 0);
+        pair.reply(task, 0);
+    }
+    command(&mut pair, 4, 101);
+    assert_eq!(pair.session.depth(), 2, "two of three were not seen");
+    command(&mut pair, 5, 103);
+    assert_eq!(pair.session.depth(), 1);
+}
