@@ -12,7 +12,7 @@ use bytes::Bytes;
 use host::scsi_generic::{Data, Device, Outcome};
 use proto::scsi::Status;
 use proto::scsi::pass_through::block_length;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::scsi_device::{
     self, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice, ask,
@@ -43,6 +43,8 @@ const SENSE_MAX: usize = 252;
 /// A device and the thread that works for it.
 pub struct ScsiGeneric {
     device: Arc<Device>,
+    /// Whose turn it is to have a job in the queue: others wait where they can be aborted, with their data.
+    turn: Arc<Semaphore>,
     jobs: mpsc::Sender<Job>,
     peripheral: u8,
     transfer_max: u32,
@@ -52,6 +54,7 @@ pub struct ScsiGeneric {
 struct Job {
     request: DeviceRequest,
     answer: oneshot::Sender<Result<DeviceAnswer, DeviceFailure>>,
+    _turn: OwnedSemaphorePermit,
 }
 
 /// Opens the device that a node is of, and asks what it is. What it has to tell of the time before is dropped: each client
@@ -66,6 +69,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
     let (jobs, queue) = mpsc::channel();
     let mut opened = ScsiGeneric {
         device: Arc::clone(&device),
+        turn: Arc::new(Semaphore::new(1)),
         jobs,
         peripheral: 0x1F,
         transfer_max: most.min(TRANSFER_MAX) as u32,
@@ -103,10 +107,12 @@ impl ScsiDevice for ScsiGeneric {
     }
 
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.jobs.send(Job { request, answer });
+        let (turn, jobs) = (Arc::clone(&self.turn), self.jobs.clone());
         Box::pin(async move {
-            sent.map_err(|_| DeviceFailure::Broken)?;
+            let turn = turn.acquire_owned().await.map_err(|_| DeviceFailure::Broken)?;
+            let (answer, answered) = oneshot::channel();
+            let job = Job { request, answer, _turn: turn };
+            jobs.send(job).map_err(|_| DeviceFailure::Broken)?;
             answered.await.unwrap_or(Err(DeviceFailure::Broken))
         })
     }
@@ -124,7 +130,7 @@ impl ScsiDevice for ScsiGeneric {
 
 /// Carries out what comes, until nobody can ask for anything any more.
 fn work(device: &Device, queue: &mpsc::Receiver<Job>) {
-    for Job { request, answer } in queue {
+    for Job { request, answer, _turn } in queue {
         if !answer.is_closed() {
             let done = carry_out(device, request);
             // Nobody may wait any more: it was aborted.

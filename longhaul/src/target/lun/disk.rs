@@ -337,12 +337,14 @@ impl LogicalUnit for Disk {
             self.core.state.reserved.adopt(initiator.id());
         }
         self.core.state.reserved.attach(nexus, initiator);
+        self.core.attach_to_device(nexus);
         self.core.media_events().attach(nexus);
         self.core.attend(|attentions| attentions.attach(nexus));
     }
 
     fn detach(&self, nexus: Nexus) {
         self.core.state.reserved.detach(nexus);
+        self.core.detach_from_device(nexus);
         self.core.prevent(nexus, false);
         self.core.follow_prevention();
         self.core.tape.iter().for_each(|tape| tape.forget(nexus));

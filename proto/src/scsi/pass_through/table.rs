@@ -132,8 +132,10 @@ impl Row {
     /// What a reservation means for `block`.
     pub(super) const fn class_of(&self, block: &Block) -> Class {
         match (block[0], block[4] & 0x03) {
-            // SBC-3, table 13: nobody is kept from starting a unit, or from taking back that he prevents removal.
-            (0x1B, 0x01) | (0x1E, 0x00) => Free,
+            // SBC-3, table 13: nobody is kept from starting a unit, or from taking back that he prevents removal. To load a tape
+            // moves it (SSC-4, table 13).
+            (0x1B, 0x01) if self.classes.include(DeviceClass::Disk) => Free,
+            (0x1E, 0x00) => Free,
             _ => self.class,
         }
     }
@@ -219,7 +221,8 @@ static COMMANDS: &[Row] = &[
     row(0x2B, CHANGER, Manage, NONE, Motion, Writes, "POSITION TO ELEMENT: SMC-3, 6.8"),
     row(0x2E, DISK, Write, Length::BlocksOut(TEN), Transfer, Writes, "WRITE AND VERIFY (10): SBC-3, 5.37"),
     row(0x2E, OPTICAL, Write, Length::Sectors(TEN), Transfer, Writes, "WRITE AND VERIFY (10): MMC-6"),
-    row(0x2F, BLOCKS, Read, Length::Compared(TEN), Whole, Reads, "VERIFY (10): SBC-3, 5.29; MMC-6"),
+    // It may take a day, in which the device does nothing else.
+    row(0x2F, BLOCKS, Write, Length::Compared(TEN), Whole, Reads, "VERIFY (10): SBC-3, 5.29; MMC-6"),
     row(0x34, DISK, Read, NONE, Transfer, Reads, "PRE-FETCH (10): SBC-3, 5.8"),
     row(0x34, TAPE, Read, Length::Position, Query, Reads, "READ POSITION: SSC-4, 7.7"),
     row(0x35, BLOCKS, Read, NONE, Motion, Writes, "SYNCHRONIZE CACHE (10): SBC-3, 5.26; MMC-6"),
@@ -269,7 +272,7 @@ static COMMANDS: &[Row] = &[
     row(0x8C, CARTRIDGES, Read, input(10, 4), Query, Reads, "READ ATTRIBUTE: SPC-4, 6.17"),
     row(0x8D, CARTRIDGES, Write, output(10, 4), Query, Writes, "WRITE ATTRIBUTE: SPC-4, 6.48"),
     row(0x8E, DISK, Write, Length::BlocksOut(SIXTEEN), Transfer, Writes, "WRITE AND VERIFY (16): SBC-3, 5.39"),
-    row(0x8F, DISK, Read, Length::Compared(SIXTEEN), Whole, Reads, "VERIFY (16): SBC-3, 5.31"),
+    row(0x8F, DISK, Write, Length::Compared(SIXTEEN), Whole, Reads, "VERIFY (16): SBC-3, 5.31"),
     row(0x90, DISK, Read, NONE, Transfer, Reads, "PRE-FETCH (16): SBC-3, 5.9"),
     row(0x91, DISK, Read, NONE, Motion, Writes, "SYNCHRONIZE CACHE (16): SBC-3, 5.27"),
     row(0x91, TAPE, Read, NONE, Motion, Writes, "SPACE (16): SSC-4, 7.18"),
@@ -306,7 +309,7 @@ static COMMANDS: &[Row] = &[
     row(0xAC, OPTICAL, Read, Length::Descriptors(At(8, 2)), Query, Reads, "GET PERFORMANCE: MMC-6"),
     row(0xAD, OPTICAL, Read, input(8, 2), Query, Reads, "READ DISC STRUCTURE: MMC-6, 6.22"),
     row(0xAE, DISK, Write, Length::BlocksOut(TWELVE), Transfer, Writes, "WRITE AND VERIFY (12): SBC-3, 5.38"),
-    row(0xAF, DISK, Read, Length::Compared(TWELVE), Whole, Reads, "VERIFY (12): SBC-3, 5.30"),
+    row(0xAF, DISK, Write, Length::Compared(TWELVE), Whole, Reads, "VERIFY (12): SBC-3, 5.30"),
     row(0xB5, NOT_OPTICAL, Maintain, Length::SecurityOut, Whole, Writes, "SECURITY PROTOCOL OUT: SPC-4, 6.41"),
     row(0xB6, OPTICAL, Manage, output(9, 2), Query, Writes, "SET STREAMING: MMC-6"),
     row(0xB6, CHANGER, Manage, output(8, 2), Query, Writes, "SEND VOLUME TAG: SMC-3"),

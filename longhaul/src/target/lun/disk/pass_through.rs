@@ -3,19 +3,26 @@
 //! All clients reach the device by one initiator port. So what a device keeps for each initiator port is kept here for each
 //! client: reservations, unit attentions, and who prevents the removal of the medium.
 
+mod clients;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use clients::Clients;
+use proto::scsi::attention::AttentionHandling::Reports;
 use proto::scsi::cdb::{Block, MinimumAccess};
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{
     self, DeviceClass, Geometry, Handling, Plan, Rights, Transfer, identity, opcodes, permits,
 };
+use proto::scsi::reservation::Class;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{Step, truncate};
 use proto::scsi::{Parsed, Sense, Status};
 use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
 
 use super::super::answer::Abort;
 use super::super::fault::{Fault, INTERNAL};
@@ -36,8 +43,13 @@ pub(super) struct PassThroughDevice {
     block_length: AtomicU32,
     /// The block length may be another one by now.
     is_stale: AtomicBool,
-    /// Whether the device has been told to keep its medium in. Held while it is told otherwise.
-    locked: Mutex<bool>,
+    /// Held while the device is asked for it.
+    asking: Mutex<()>,
+    clients: Clients,
+    /// Whether the device has been told to keep its medium in.
+    is_locked: AtomicBool,
+    /// Held while it is told that.
+    locking: Mutex<()>,
     /// How many resets are under way: commands wait for their end.
     resets: watch::Sender<usize>,
     /// The device has been reset by us. Its clients have been told, and need not be told by the device again.
@@ -47,8 +59,19 @@ pub(super) struct PassThroughDevice {
 /// The additional sense code of any reset.
 const RESET_CODE: u8 = Additional::POWER_ON_OR_RESET.code;
 
+/// For as long a command waits for the length of blocks: the device may be busy for hours with that of another client.
+const GEOMETRY_WAIT: Duration = Duration::from_secs(10);
+
 /// The room for a list of all operation codes: there are devices that refuse more than 16 bits can say.
 const OPCODES_ROOM: u32 = 0xFFFF;
+
+/// Whose command it is; none if it is ours.
+#[derive(Clone, Copy)]
+struct Caller {
+    nexus: Option<Nexus>,
+    /// Whether what else has happened is told in place of it.
+    is_told: bool,
+}
 
 impl PassThroughDevice {
     pub(super) fn new(PassedThrough { device, maintenance }: PassedThrough) -> Self {
@@ -58,7 +81,10 @@ impl PassThroughDevice {
             is_stale: AtomicBool::new(device.block_length() == 0),
             device,
             maintenance,
-            locked: Mutex::default(),
+            asking: Mutex::default(),
+            clients: Clients::default(),
+            is_locked: AtomicBool::new(false),
+            locking: Mutex::default(),
             resets: watch::Sender::new(0),
             was_reset: AtomicBool::new(false),
         }
@@ -123,19 +149,23 @@ impl Core {
         if self.state.retired.load(Ordering::Acquire) {
             return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
         }
+        if passed.block_length.load(Ordering::Acquire) != 0 {
+            self.follow_geometry(passed, abort).await?;
+        }
         let parsed = &command.parsed;
         let planned = self.plan_for_device(passed, parsed);
         if let Ok(plan) = &planned {
             // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
             self.state.reserved.check(nexus, plan.class)?;
         }
-        use proto::scsi::attention::AttentionHandling::Reports;
-        if planned.as_ref().map_or(true, |plan| plan.attention == Reports)
-            && let Some(attention) = self.attend(|attentions| attentions.take(nexus))
-        {
-            return Err(attention.into());
+        let is_told = planned.as_ref().map_or(true, |plan| plan.attention == Reports);
+        self.tell_first(Caller { nexus: Some(nexus), is_told })?;
+        if is_told && let Some(sense) = passed.clients.take_deferred(nexus) {
+            let data = Vec::new();
+            return Ok(Response { status: Status::CheckCondition, data, sense });
         }
         let plan = planned?;
+        self.keep_head_for_writers(passed, &plan)?;
         match plan.handling {
             Handling::Target | Handling::Administration => {
                 return self.answer_itself(nexus, command, abort).await;
@@ -148,7 +178,7 @@ impl Core {
             Handling::RequestSense => {
                 self.sense_of_device(passed, nexus, command, plan, abort).await
             }
-            Handling::Prevent => self.prevent_on_device(passed, nexus, parsed.block).await,
+            Handling::Prevent => self.prevent_on_device(passed, nexus, parsed.block, abort).await,
             Handling::Opcodes => self.opcodes_of_device(passed, nexus, command, plan, abort).await,
             Handling::Settings(condition) => {
                 let response = self.forward(passed, nexus, command, plan, abort).await?;
@@ -156,12 +186,30 @@ impl Core {
                     // The device has told other initiator ports, and all clients share one.
                     self.attend(|attentions| attentions.establish(condition, Some(nexus)));
                     passed.is_stale.store(true, Ordering::Release);
-                    self.follow_geometry(passed).await;
+                    self.follow_geometry(passed, abort).await?;
                 }
                 Ok(response)
             }
             _ => self.forward(passed, nexus, command, plan, abort).await,
         }
+    }
+
+    /// A unit attention of the caller comes first.
+    fn tell_first(&self, Caller { nexus, is_told }: Caller) -> Result<(), Fault> {
+        let nexus = nexus.filter(|_| is_told);
+        match nexus.and_then(|nexus| self.attend(|attentions| attentions.take(nexus))) {
+            Some(attention) => Err(attention.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// A drive has one head: who may only read does not move it under one who writes.
+    fn keep_head_for_writers(&self, passed: &PassThroughDevice, plan: &Plan) -> Result<(), Fault> {
+        let moves = passed.class == DeviceClass::Tape && plan.class == Class::Writes;
+        if moves && self.passed_rights(passed).read_only && passed.clients.any_may_write() {
+            return Err(Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS).into());
+        }
+        Ok(())
     }
 
     /// What is about the target, or what it keeps for each client.
@@ -187,7 +235,7 @@ impl Core {
 
     /// Has the device carry a command out. A unit attention that it tells instead is told to every client.
     async fn forward(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: Command,
@@ -197,46 +245,94 @@ impl Core {
         let data = outgoing(plan.transfer, command.data, command.announced)?;
         let block = command.parsed.block;
         let request = DeviceRequest { block, data, timeout: plan.timeout };
-        let answer = self.send(passed, Some(nexus), request, abort).await?;
-        self.follow_geometry(passed).await;
+        let caller = Caller { nexus: Some(nexus), is_told: plan.attention == Reports };
+        let answer = self.send(passed, caller, request, abort).await?;
+        self.follow_geometry(passed, abort).await?;
         Ok(answer)
     }
 
     /// Sends one command. After a reset of ours the device tells of it, in place of carrying a command out: that is swallowed.
     async fn send(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
-        nexus: Option<Nexus>,
+        caller: Caller,
         request: DeviceRequest,
         abort: &Abort,
     ) -> Result<Response, Fault> {
         loop {
             let mut resets = passed.resets.subscribe();
-            // The sender is ours: it is there as long as this.
-            let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
+            if *resets.borrow_and_update() > 0 {
+                // The sender is ours: it is there as long as this.
+                let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
+                self.tell_first(caller)?;
+            }
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
             let DeviceAnswer { status, data, sense } =
-                executed.map_err(|why| self.device_failed(why))?;
-            let told = Sense::parse(&sense).filter(|sense| sense.key == Key::UnitAttention);
-            if let Some(told) = told {
-                passed.is_stale.store(true, Ordering::Release);
-                let is_reset = told.additional.code == RESET_CODE;
-                if is_reset && passed.was_reset.swap(false, Ordering::AcqRel) {
-                    continue;
-                }
-                self.attend(|attentions| attentions.establish(told.additional, nexus));
-            }
-            if told.is_none() {
-                // Not every device, nor every driver, tells of a reset.
-                passed.was_reset.store(false, Ordering::Release);
+                executed.map_err(|why| self.device_failed(passed, caller, why))?;
+            if self.is_of_our_reset(passed, caller, &sense) {
+                // Where the tape is, its client does not know before he is told.
+                self.tell_first(caller)?;
+                continue;
             }
             let data = if data.is_empty() { Vec::new() } else { vec![data] };
             return Ok(Response { status, data, sense });
         }
     }
 
+    /// Notes what the device tells beside the answer to a command; whether it has told of a reset of ours in place of that.
+    fn is_of_our_reset(
+        self: &Arc<Self>,
+        passed: &Arc<PassThroughDevice>,
+        caller: Caller,
+        sense: &Bytes,
+    ) -> bool {
+        let told = Sense::parse(sense);
+        if told.as_ref().is_some_and(|told| told.deferred) {
+            // Of which command it is the device knows, and we do not.
+            passed.clients.defer(sense, caller.nexus);
+        }
+        let Some(told) = told.filter(|told| told.key == Key::UnitAttention) else {
+            // Not every device, nor every driver, tells of a reset.
+            passed.was_reset.store(false, Ordering::Release);
+            return false;
+        };
+        passed.is_stale.store(true, Ordering::Release);
+        if told.additional.code == RESET_CODE {
+            if passed.was_reset.swap(false, Ordering::AcqRel) {
+                return true;
+            }
+            self.lost_lock(passed, caller);
+        }
+        self.attend(|attentions| attentions.establish(told.additional, caller.nexus));
+        false
+    }
+
+    /// SPC-4, 6.14: nothing prevents the removal of the medium after a reset, though clients may still want that.
+    fn lost_lock(self: &Arc<Self>, passed: &PassThroughDevice, Caller { nexus, .. }: Caller) {
+        passed.is_locked.store(false, Ordering::Release);
+        // Who tells the device of it does so again by himself, and not for ever.
+        if nexus.is_some() {
+            self.follow_prevention();
+        }
+    }
+
     /// Finds out how long blocks are, if that may have changed.
-    async fn follow_geometry(&self, passed: &PassThroughDevice) {
+    async fn follow_geometry(
+        self: &Arc<Self>,
+        passed: &Arc<PassThroughDevice>,
+        abort: &Abort,
+    ) -> Result<(), Fault> {
+        if passed.is_stale.load(Ordering::Acquire) {
+            let (core, device) = (Arc::clone(self), Arc::clone(passed));
+            // It counts also if nobody waits for it any more.
+            let found = tokio::spawn(async move { core.ask_geometry(&device).await });
+            let _: Result<_, _> = abort.unless(timeout(GEOMETRY_WAIT, found)).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_geometry(&self, passed: &PassThroughDevice) {
+        let _asking = passed.asking.lock().await;
         if !passed.is_stale.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -252,10 +348,22 @@ impl Core {
     }
 
     /// What a client is told when the device has not ended its command.
-    fn device_failed(&self, why: DeviceFailure) -> Fault {
+    fn device_failed(
+        self: &Arc<Self>,
+        passed: &PassThroughDevice,
+        caller: Caller,
+        why: DeviceFailure,
+    ) -> Fault {
         if let Some((Permit { suppressed }, _)) = self.state.log_limiter.permit() {
             let (target, lun) = (&self.state.target, self.state.lun);
             tracing::warn!(target, lun, suppressed, "pass-through: {why}");
+        }
+        if matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost) {
+            // The system may have reset the device meanwhile, and heard alone that it did.
+            passed.is_stale.store(true, Ordering::Release);
+            self.lost_lock(passed, caller);
+            let reset = Additional::POWER_ON_OR_RESET;
+            self.attend(|attentions| attentions.establish(reset, caller.nexus));
         }
         let sense = |key, additional| Fault::Check(Sense::new(key, additional));
         match why {
@@ -273,7 +381,7 @@ impl Core {
 
     /// INQUIRY: the device as it is, but the unit is this target's.
     async fn inquire(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: &Command,
@@ -318,7 +426,7 @@ impl Core {
 
     /// The pages of vital product data there are. A device may have no such list.
     async fn pages_of_device(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         room: u32,
@@ -328,7 +436,8 @@ impl Core {
         [block[0], block[1], block[4]] = [0x12, 0x01, 0xFF];
         let timeout = pass_through::Pace::Query.timeout(passed.class);
         let request = DeviceRequest { block, data: DeviceData::In(0xFF), timeout };
-        let answer = self.send(passed, Some(nexus), request, abort).await?;
+        let caller = Caller { nexus: Some(nexus), is_told: false };
+        let answer = self.send(passed, caller, request, abort).await?;
         let listed = match answer.status {
             Status::Good => answer.data.concat(),
             _ => Vec::new(),
@@ -338,7 +447,7 @@ impl Core {
     }
 
     async fn sense_of_device(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         command: Command,
@@ -357,7 +466,7 @@ impl Core {
 
     /// The operation codes that the device has and this client may send.
     async fn opcodes_of_device(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         mut command: Command,
@@ -387,14 +496,18 @@ impl Core {
 
     /// PREVENT ALLOW MEDIUM REMOVAL: the device keeps its medium in as long as any client wants that.
     async fn prevent_on_device(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
         nexus: Nexus,
         block: Block,
+        abort: &Abort,
     ) -> Result<Response, Fault> {
         let prevents = block[4] & 0x03 != 0;
         self.prevent(nexus, prevents);
-        match self.tell_of_prevention(passed).await? {
+        let (core, device) = (Arc::clone(self), Arc::clone(passed));
+        // The device may be busy for hours. What it is told then is noted also if nobody waits for it any more.
+        let telling = tokio::spawn(async move { core.tell_of_prevention(&device).await });
+        match abort.unless(telling).await?.map_err(|_| INTERNAL)?? {
             Some(refused) => {
                 // It has not come true, and the client may try again.
                 if prevents {
@@ -408,34 +521,32 @@ impl Core {
 
     /// Has the device prevent the removal of its medium or not, as its clients want it; an answer if it refuses.
     async fn tell_of_prevention(
-        &self,
+        self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
     ) -> Result<Option<Response>, Fault> {
-        let mut locked = passed.locked.lock().await;
+        let _locking = passed.locking.lock().await;
         let wanted = !self.state.preventing.all().is_empty();
-        if *locked == wanted {
+        if passed.is_locked.load(Ordering::Acquire) == wanted {
             return Ok(None);
         }
         let mut block = [0; 16];
         [block[0], block[4]] = [0x1E, wanted.into()];
         let timeout = pass_through::Pace::Query.timeout(passed.class);
         let request = DeviceRequest { block, data: DeviceData::None, timeout };
-        let answer = self.send(passed, None, request, &Abort::never()).await?;
+        let ours = Caller { nexus: None, is_told: false };
+        let answer = self.send(passed, ours, request, &Abort::never()).await?;
         if answer.status != Status::Good {
             return Ok(Some(answer));
         }
-        *locked = wanted;
+        passed.is_locked.store(wanted, Ordering::Release);
         Ok(None)
     }
 
     /// Tells the device, where a client that is gone was the last that kept the medium in.
     pub(super) fn follow_prevention(self: &Arc<Self>) {
         let Some(passed) = self.state.passed.clone() else { return };
-        let is_settled = passed
-            .locked
-            .try_lock()
-            .is_ok_and(|locked| *locked != self.state.preventing.all().is_empty());
-        if is_settled {
+        let wanted = !self.state.preventing.all().is_empty();
+        if passed.is_locked.load(Ordering::Acquire) == wanted {
             return;
         }
         let core = Arc::clone(self);
@@ -447,9 +558,22 @@ impl Core {
                 }
             }
             tracing::warn!(
-                "pass-through: the device keeps its medium in, though no client wants it"
+                "pass-through: the device does not keep its medium in, or let it go, as its clients want it"
             );
         });
+    }
+
+    /// A client comes, or goes.
+    pub(super) fn attach_to_device(&self, nexus: Nexus) {
+        if let Some(passed) = &self.state.passed {
+            passed.clients.attach(nexus, !self.passed_rights(passed).read_only);
+        }
+    }
+
+    pub(super) fn detach_from_device(&self, nexus: Nexus) {
+        if let Some(passed) = &self.state.passed {
+            passed.clients.detach(nexus);
+        }
     }
 
     /// LOGICAL UNIT RESET goes on to the device. Commands that come meanwhile wait.
@@ -460,7 +584,7 @@ impl Core {
         tokio::spawn(async move {
             passed.device.reset().await;
             // SPC-4, 6.14: nothing prevents the removal after that.
-            *passed.locked.lock().await = false;
+            passed.is_locked.store(false, Ordering::Release);
             passed.is_stale.store(true, Ordering::Release);
             passed.resets.send_modify(|under_way| *under_way -= 1);
         });

@@ -189,8 +189,91 @@ async fn reader_changes_nothing() {
         assert_eq!(sense(&refused).additional, additional, "{cdb:02x?}");
     }
     assert_eq!(fake.taken(), []);
-    good(run(&reader, OTHER, &[0x08, 0, 0, 2, 0, 0], &[]).await);
+}
+
+#[tokio::test]
+async fn reader_moves_no_tape_under_one_who_may_write() {
+    let (fake, tape) = tape().await;
+    let reader = tape.for_readers();
+    tape.detach(OTHER);
+    reader.attach(OTHER, TestInitiator::new(2));
+    sense(&run(&reader, OTHER, &READY, &[]).await);
+    let moves: [&[u8]; 5] =
+        [&[0x08, 0, 0, 2, 0, 0], &[0x01], &[0x11, 0, 0, 0, 1, 0], &[0x2B], &[0x92]];
+    for cdb in moves {
+        let refused = run(&reader, OTHER, cdb, &[]).await;
+        assert_eq!(sense(&refused).additional, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
+    }
+    assert_eq!(fake.taken(), []);
+    good(run(&reader, OTHER, &[0x1A, 0, 0x3F, 0, 16, 0], &[]).await);
+    assert_eq!(fake.taken().len(), 1, "the settings are read");
+    tape.detach(ME);
+    for cdb in moves {
+        good(run(&reader, OTHER, cdb, &[]).await);
+    }
+    assert_eq!(fake.taken().len(), moves.len());
+}
+
+#[tokio::test]
+async fn tape_that_another_has_reserved_is_not_loaded() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &[0x16, 0, 0, 0, 0, 0], &[]).await);
+    let load = [0x1B, 0, 0, 0, 1, 0];
+    assert_eq!(run(&tape, OTHER, &load, &[]).await.status, Status::ReservationConflict);
+    assert_eq!(fake.taken(), []);
+    good(run(&tape, ME, &load, &[]).await);
+}
+
+#[tokio::test]
+async fn error_of_an_earlier_command_is_told_to_all_who_may_have_sent_that() {
+    let (fake, tape) = tape().await;
+    let late = Sense { deferred: true, ..Sense::new(Key::MediumError, Additional::WRITE_ERROR) };
+    fake.will(Ok(failed(late)));
+    assert_eq!(sense(&run(&tape, OTHER, &READY, &[]).await).key, Key::MediumError);
     assert_eq!(fake.taken().len(), 1);
+    good(run(&tape, OTHER, &READY, &[]).await);
+    fake.taken();
+    let marks = [0x10, 0, 0, 0, 1, 0];
+    let told = sense(&run(&tape, ME, &marks, &[]).await);
+    assert!(told.deferred && told.key == Key::MediumError, "{told:?}");
+    assert_eq!(fake.taken(), [], "it was told in place of the command");
+    good(run(&tape, ME, &marks, &[]).await);
+}
+
+#[tokio::test]
+async fn others_are_told_of_a_command_that_the_device_did_not_end() {
+    for failure in [DeviceFailure::TimedOut, DeviceFailure::Lost] {
+        let (fake, tape) = tape().await;
+        fake.will(Err(failure));
+        assert_eq!(sense(&run(&tape, ME, &READY, &[]).await).key, Key::AbortedCommand);
+        let told = sense(&run(&tape, OTHER, &[0x0A, 1, 0, 0, 1, 0], &[0; 512]).await);
+        assert_eq!(
+            told.additional,
+            Additional::POWER_ON_OR_RESET,
+            "where the head is nobody knows"
+        );
+    }
+}
+
+#[tokio::test]
+async fn medium_is_locked_again_after_a_reset_from_outside() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &PREVENT, &[]).await);
+    fake.taken();
+    fake.will(Ok(failed(Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET))));
+    sense(&run(&tape, ME, &READY, &[]).await);
+    settle().await;
+    assert!(fake.taken().iter().any(|(code, _)| *code == PREVENT[0]), "it is told again");
+}
+
+#[tokio::test]
+async fn lock_that_waits_for_the_device_can_be_aborted() {
+    let held = Some(Arc::default());
+    let (_, tape) = unit(Fake { held, ..Fake::of(TAPE, 512) }, false).await;
+    let answer = start(&tape, ME, &PREVENT, &[]);
+    settle().await;
+    answer.abort();
+    assert!(answer.now_or_never().is_some(), "it waits for the device");
 }
 
 #[tokio::test]
@@ -206,7 +289,10 @@ async fn failures_of_the_way_have_a_sense_of_their_own() {
         fake.will(Err(failure));
         let told = sense(&run(&tape, ME, &[0x0A, 0, 0, 0, 4, 0], &[7; 4]).await);
         assert_eq!((told.key, told.additional), (key, additional));
-        assert_eq!(fake.taken().len(), 1, "it is not sent again");
+        let sent = fake.taken().into_iter().filter(|(code, _)| *code == 0x0A).count();
+        assert_eq!(sent, 1, "it is not sent again");
+        // It may have been reset, and is asked for the length of its blocks.
+        good(run(&tape, ME, &READY, &[]).await);
     }
     fake.will(Err(DeviceFailure::Busy));
     assert_eq!(run(&tape, ME, &READY, &[]).await.status, Status::Busy);
