@@ -1,5 +1,7 @@
 //! Units of servers as they are, for commands that are no use of a volume: tape drives, optical drives and changers.
 
+use std::time::Duration;
+
 use super::Login;
 use super::store::credentials;
 use crate::explain::{explain_connect, explain_open};
@@ -25,6 +27,9 @@ pub struct UnitOptions {
     pub stop: Stop,
 }
 
+/// For as long a command may not move: a drive rewinds a long tape, or finds a place on it, in some minutes, and changes media before.
+const STALL: Duration = Duration::from_secs(3600);
+
 /// Opens the unit that `uri` names. It is not reserved yet.
 pub async fn open_unit(uri: &Uri, options: &UnitOptions) -> Outcome<Box<dyn RawUnit>> {
     match uri.location() {
@@ -46,6 +51,7 @@ async fn behind_iscsi(
     let mut with = with.map_err(|why| why.within(&what()))?;
     with.reconnect_for = options.reconnect_limit.0;
     with.timeouts.login = options.reconnect_limit.login_within();
+    with.timeouts.stall = STALL;
     with.writers = options.writers;
     with.state = state_dir();
     with.stop = options.stop.clone();
@@ -66,6 +72,7 @@ async fn behind_hyperscsi(
         reconnect_for: options.reconnect_limit.0,
         login_within: options.reconnect_limit.login_within(),
         stop: options.stop.clone(),
+        stall: STALL,
         ..ScsiOptions::default()
     };
     let (server, name, paths) = (server.clone(), volume.clone(), paths.clone());

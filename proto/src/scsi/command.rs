@@ -318,11 +318,31 @@ pub fn vital_pages(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     inquiry::supported(bytes)
 }
 
+/// The vendor in a device identification page whose first designator is of a vendor (SPC-4, 7.8.6): that of the target, also where the
+/// unit is a device of another one that it passes through.
+#[must_use]
+pub fn designated_vendor(page: &[u8]) -> Option<&[u8; 8]> {
+    let mut reader = Reader::new(page);
+    let [_, _, _, _, code_set, kind, _, _] = reader.array().ok()?;
+    let is_of_vendor = code_set & 0x0F == 0x02 && kind & 0x3F == 0x01;
+    page.get(8..)?.first_chunk().filter(|_| is_of_vendor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::scsi::DeviceType;
     use crate::scsi::cdb::{DataKind, traits_of};
+
+    #[test]
+    fn first_designator_tells_whose_target_it_is() {
+        let body = inquiry::Identity::new("iqn.2026-11.dev.longhaul:t", 0).identification_page(1);
+        let page = [&[0, 0x83, 0, body.len() as u8][..], &body].concat();
+        assert_eq!(designated_vendor(&page), Some(b"LONGHAUL"));
+        assert_eq!(designated_vendor(&page[..12]), None, "cut off");
+        let naa = [&[0, 0x83, 0, 12, 0x01, 0x03, 0, 8][..], b"LONGHAUL"].concat();
+        assert_eq!(designated_vendor(&naa), None);
+    }
 
     #[test]
     fn only_data_of_the_medium_do_not_tell_their_length() {

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::scsi::command::{Command, vital_pages};
+use proto::scsi::command::{Command, designated_vendor, vital_pages};
 use proto::scsi::inquiry::{Standard, page};
 
 use super::connect::OPENED_WITHIN;
@@ -88,13 +88,21 @@ pub struct TransportUnit<T: Transport> {
     reservation: Reservation,
 }
 
+/// What a unit says that it is.
+struct Described {
+    standard: Standard,
+    serial: Option<String>,
+    /// It is one of our servers, though it may be a device that this passes through.
+    is_longhaul: bool,
+}
+
 impl<T: Transport> TransportUnit<T> {
     /// Logs in, and asks what it is. It is not reserved.
     pub async fn open(transport: T, options: Options) -> Result<Self, OpenError<T::Error>> {
         let opened =
             options.stop.unless_called(Self::attempt(&transport, None, options.login_within));
         let opened = opened.await.unwrap_or(Err(OpenError::Stopped))?;
-        let (unit, standard, serial) = opened;
+        let (unit, Described { standard, serial, .. }) = opened;
         let reservation = Reservation::default();
         Ok(Self { transport, options, unit, standard, serial, reservation })
     }
@@ -104,7 +112,7 @@ impl<T: Transport> TransportUnit<T> {
         transport: &T,
         before: Option<&T::Session>,
         within: Duration,
-    ) -> Result<(Unit<T::Session>, Standard, Option<String>), OpenError<T::Error>> {
+    ) -> Result<(Unit<T::Session>, Described), OpenError<T::Error>> {
         let mut first = None;
         for portal in transport.portals() {
             let login = transport.log_in(&portal, before, within);
@@ -120,7 +128,7 @@ impl<T: Transport> TransportUnit<T> {
             let asked = tokio::time::timeout(OPENED_WITHIN, ask_what_it_is(&unit)).await;
             let slow = |_| OpenError::Slow(transport.address().portal, OPENED_WITHIN);
             return match asked.map_err(slow) {
-                Ok(Ok((standard, serial))) => Ok((unit, standard, serial)),
+                Ok(Ok(described)) => Ok((unit, described)),
                 Ok(Err(why)) => {
                     unit.session().close().await;
                     Err(why.into())
@@ -151,7 +159,7 @@ impl<T: Transport> TransportUnit<T> {
         let before = self.unit.session();
         let within = self.options.login_within;
         let attempt = Self::attempt(&self.transport, Some(before), within);
-        let (unit, standard, serial) = attempt.await?;
+        let (unit, Described { standard, serial, is_longhaul }) = attempt.await?;
         if (&standard.product, &serial) != (&self.standard.product, &self.serial) {
             unit.session().close().await;
             return Err(OpenError::Changed("serial number"));
@@ -159,7 +167,7 @@ impl<T: Transport> TransportUnit<T> {
         self.unit = unit;
         self.reservation.confirm(&self.unit).await?;
         // Others than Longhaul are not known to end the tasks of a session before they let the next one in.
-        if !is_longhaul(&standard)
+        if !is_longhaul
             && let ResetAnswer::Refused { is_final, answer } =
                 self.unit.reset().await.map_err(OpenError::Lost)?
         {
@@ -169,13 +177,10 @@ impl<T: Transport> TransportUnit<T> {
     }
 }
 
-fn is_longhaul(standard: &Standard) -> bool {
-    standard.vendor.trim() == "LONGHAUL"
-}
+/// What our servers call themselves.
+const VENDOR: &str = "LONGHAUL";
 
-async fn ask_what_it_is<S: Session>(
-    unit: &Unit<S>,
-) -> Result<(Standard, Option<String>), DeviceError> {
+async fn ask_what_it_is<S: Session>(unit: &Unit<S>) -> Result<Described, DeviceError> {
     let wrong = |error| DeviceError::Answer("INQUIRY data", error);
     let (standard, pages) =
         tokio::join!(unit.ask(Command::inquiry()), unit.ask(Command::vital(page::SUPPORTED)));
@@ -191,7 +196,15 @@ async fn ask_what_it_is<S: Session>(
         true => unit.ask(Command::vital(page::SERIAL)).await.ok(),
         false => None,
     };
-    Ok((standard, serial.as_deref().and_then(serial_number)))
+    let identified = match pages.contains(&page::IDENTIFICATION) {
+        true => unit.ask(Command::vital(page::IDENTIFICATION)).await.ok(),
+        false => None,
+    };
+    let vendor = identified.as_deref().and_then(designated_vendor);
+    let is_longhaul = standard.vendor.trim() == VENDOR
+        || vendor.is_some_and(|vendor| vendor == VENDOR.as_bytes());
+    let serial = serial.as_deref().and_then(serial_number);
+    Ok(Described { standard, serial, is_longhaul })
 }
 
 impl<T: Transport> RawUnit for TransportUnit<T> {
