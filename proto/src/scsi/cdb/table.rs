@@ -395,13 +395,13 @@ static COMMANDS: &[Entry] = &[
     row(0x88, &sixteen(0x88, ACCESS), Types::DISK, traits::READ, |cdb| {
         Ok(Cdb::Read(cdb.access_16()))
     }),
-    row(0x89, &COMPARE_AND_WRITE, Types::DISK, traits::CHANGE, |cdb| {
+    row(0x89, &COMPARE_AND_WRITE, Types::DISK, traits::WRITE_AS_ONE, |cdb| {
         Ok(Cdb::CompareAndWrite(cdb.access_compare()))
     }),
     row(0x8A, &sixteen(0x8A, ACCESS), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::Write(cdb.access_16()))
     }),
-    row(0x8B, &sixteen(0x8B, ACCESS), Types::DISK, traits::CHANGE, |cdb| {
+    row(0x8B, &sixteen(0x8B, ACCESS), Types::DISK, traits::WRITE_AS_ONE, |cdb| {
         Ok(Cdb::OrWrite(cdb.access_16()))
     }),
     row(0x8E, &sixteen(0x8E, CHECKED), Types::DISK, traits::WRITE, |cdb| {
@@ -423,7 +423,7 @@ static COMMANDS: &[Entry] = &[
             no_data: cdb.flag::<1>(0x01),
         })
     }),
-    row(0x9C, &WRITE_ATOMIC, Types::DISK, traits::CHANGE, |cdb| {
+    row(0x9C, &WRITE_ATOMIC, Types::DISK, traits::WRITE_AS_ONE, |cdb| {
         Ok(Cdb::WriteAtomic(cdb.access_atomic()))
     }),
     row(

@@ -277,6 +277,9 @@ pub(super) const CHANGE: Traits = MEDIUM.class(Class::Writes).right(RequiredRigh
 /// WRITE.
 pub(super) const WRITE: Traits = CHANGE.counted(Kind::Write).data(DataKind::Stored);
 
+/// What is carried out as one: COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+pub(super) const WRITE_AS_ONE: Traits = CHANGE.counted(Kind::Write);
+
 /// WRITE SAME: its data is one block, for as many as it names.
 pub(super) const WRITE_SAME: Traits = CHANGE.slow().data(DataKind::Stored);
 
