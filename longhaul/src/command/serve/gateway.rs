@@ -36,6 +36,9 @@ use crate::target::sessions::EndReason;
 /// How long sessions may take to see that the gateway is active, before it does what else it has to.
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long volumes may take to be opened before another gateway is let try: its way to them may not hang.
+const OPEN_WITHIN: Duration = Duration::from_secs(60);
+
 /// How long is waited before a volume that is not to be had is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
@@ -91,19 +94,32 @@ impl Opening {
     async fn run(mut self) -> Done {
         let begun = Instant::now();
         loop {
-            match self.open_all().await {
-                Ok(chains) => return Done::Opened(chains),
-                Err(failures) => self.report(&failures),
-            }
-            let is_locked =
-                self.volumes.iter().filter_map(|volume| volume.uri.file()).any(is_locked);
-            if !is_locked && begun.elapsed() >= self.reporter.patience() {
-                self.reporter.closed().await;
+            match timeout(OPEN_WITHIN, self.open_all()).await {
+                Ok(Ok(chains)) => return Done::Opened(chains),
+                Ok(Err(failures)) => {
+                    self.report(&failures);
+                    if begun.elapsed() >= self.reporter.patience() && !self.is_any_locked() {
+                        self.reporter.closed().await;
+                    }
+                }
+                // What is opened yet is closed at once. Nothing else is asked of a file system that hangs.
+                Err(_) => {
+                    self.report(&[Failure::new(format!(
+                        "the volumes could not be opened within {} s",
+                        OPEN_WITHIN.as_secs()
+                    ))]);
+                    self.reporter.closed().await;
+                }
             }
             if !self.goes_on().await {
                 return Done::Nothing;
             }
         }
+    }
+
+    /// Whether another process has the file of one.
+    fn is_any_locked(&self) -> bool {
+        self.volumes.iter().filter_map(|volume| volume.uri.file()).any(is_locked)
     }
 
     fn report(&self, failures: &[Failure]) {
