@@ -23,8 +23,8 @@ pub(super) struct Outgoing {
     /// Of these the ones to be sent again.
     again: RangeSet,
     acked: RangeSet,
-    /// The packets that carried it: path and number of each.
-    pub(super) packets: Vec<(u8, u64)>,
+    /// The packets that carried it, but for old ones: path and number of each.
+    packets: Vec<(u8, u64)>,
 }
 
 /// The next part to be sent.
@@ -51,6 +51,21 @@ impl Outgoing {
             acked: RangeSet::default(),
             packets: Vec::new(),
         }
+    }
+
+    /// A packet of a path carries a part of it.
+    pub(super) fn carried_by(&mut self, path: u8, number: u64) {
+        // Some times as many as it has fragments: the oldest are not in flight any more.
+        let most = 64 + self.len() as usize / 256;
+        if self.packets.len() >= most {
+            self.packets.drain(..most / 2);
+        }
+        self.packets.push((path, number));
+    }
+
+    /// The packets of a path that carried it.
+    pub(super) fn packets_of(&self, path: u8) -> impl Iterator<Item = u64> {
+        self.packets.iter().filter(move |(number, _)| *number == path).map(|(_, packet)| *packet)
     }
 
     /// Its length.
@@ -129,5 +144,14 @@ mod tests {
         assert_eq!(message.slices(&(2..7)).concat(), b"ad012");
         message.on_acked(6..14);
         assert!(message.is_acked());
+    }
+
+    #[test]
+    fn packets_of_a_message_that_is_sent_over_and_over_are_bounded() {
+        let mut message =
+            Outgoing::new(Opcode::Reply, 0, Bytes::new(), Bytes::from_static(&[0; 100]));
+        (0..10_000).for_each(|number| message.carried_by(0, number));
+        let kept: Vec<_> = message.packets_of(0).collect();
+        assert!(kept.len() <= 64 && kept.last() == Some(&9999), "{}", kept.len());
     }
 }

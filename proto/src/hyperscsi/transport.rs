@@ -305,9 +305,8 @@ impl Transport {
         let Some(message) = self.remove(slot) else { return };
         for at in 0..self.paths.len() {
             let path = &mut self.paths[at];
-            let mine = message.packets.iter().filter(|(number, _)| *number == path.number);
             let in_flight = path.recovery.in_flight();
-            let mut outcome = path.recovery.imply(now, mine.map(|(_, packet)| *packet));
+            let mut outcome = path.recovery.imply(now, message.packets_of(path.number));
             outcome.acked.clear();
             self.apply(now, at, in_flight, outcome);
         }
@@ -467,7 +466,7 @@ impl Transport {
             Fragment { seq: message.seq, offset: part.range.start, message_len: message.len() };
         let path = &mut self.paths[at];
         let (path_number, number) = path.take_number();
-        message.packets.push((path_number, number));
+        message.carried_by(path_number, number);
         if !message.is_ready() {
             self.ready.pop_front();
         }
