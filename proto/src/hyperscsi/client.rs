@@ -585,7 +585,8 @@ impl Client {
 impl Running {
     fn begin(&mut self, now: Time) {
         self.requests.begin(&mut self.transport);
-        let is_blocked = self.requests.is_blocked();
+        let (_, slots) = self.transport.granted();
+        let is_blocked = self.requests.is_blocked(slots);
         let later = now + self.transport.probe_timeout() * BLOCKED;
         self.blocked = is_blocked.then(|| self.blocked.unwrap_or(later));
     }

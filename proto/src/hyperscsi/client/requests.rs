@@ -207,9 +207,10 @@ impl Requests {
         }
     }
 
-    /// Whether commands wait although none is under way: only the server can help.
-    pub(super) fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty() && self.commands.iter().all(|slot| slot.busy.is_none())
+    /// Whether commands wait although there are slots for them: only the server can help, and what it granted may be lost.
+    pub(super) fn is_blocked(&self, slots: u16) -> bool {
+        let slots = self.commands.iter().take(usize::from(slots));
+        !self.waiting.is_empty() && slots.map(|slot| &slot.busy).any(Option::is_none)
     }
 
     /// Takes a fragment of a reply. `Ok(None)`: nothing is complete; `Err(None)`: it is to be dropped.
