@@ -112,6 +112,8 @@ pub struct PathStatus {
     pub window: u64,
     /// Bytes that are.
     pub in_flight: u64,
+    /// The longest packets that it is known to carry, in bytes, without headers of the network.
+    pub packet: u16,
     /// Packets sent that have to be acknowledged.
     pub sent: u64,
     /// Those of them that were lost.

@@ -69,6 +69,8 @@ pub struct PathStats {
     pub window: u64,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// The longest packets that it is known to carry, in bytes.
+    pub packet: u16,
     /// Packets sent that have to be acknowledged.
     pub sent: u64,
     /// Those of them that were lost.
@@ -438,6 +440,7 @@ impl Path {
             rtt: self.recovery.rtt.smoothed(),
             window: self.window(),
             in_flight: self.recovery.in_flight(),
+            packet: self.packet(),
             sent,
             lost,
             forged,

@@ -63,10 +63,22 @@ impl Paths {
 
 fn path_status(stats: &PathStats) -> PathStatus {
     let PathStats { path, state, endpoint, rtt, .. } = *stats;
-    let PathStats { window, in_flight, sent, lost, forged, epoch, .. } = *stats;
+    let PathStats { window, in_flight, packet, sent, lost, forged, epoch, .. } = *stats;
     let rtt_us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
     let (state, address) = (state.name().to_owned(), shown(endpoint));
-    PathStatus { path, state, address, rtt_us, window, in_flight, sent, lost, forged, epoch }
+    PathStatus {
+        path,
+        state,
+        address,
+        rtt_us,
+        window,
+        in_flight,
+        packet,
+        sent,
+        lost,
+        forged,
+        epoch,
+    }
 }
 
 /// A session, as the node knows it.
