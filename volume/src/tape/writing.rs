@@ -158,9 +158,14 @@ impl Tape {
     pub(super) async fn put_label(&self, label: Label) -> TapeResult<Label> {
         let label = Label { sequence: self.label.sequence + 1, ..label };
         let bytes = label.encode();
-        for at in LABELS {
-            self.volume.write(at, bytes.clone(), Durability::Durable).await?;
-        }
+        let [first, second] = LABELS;
+        self.volume.write(first, bytes.clone(), Durability::Durable).await?;
+        let again = self.volume.write(second, bytes, Durability::Durable).await;
+        again.map_err(|why| match why.kind {
+            // It is too late to refuse it: which copy counts is found out when the tape is opened.
+            crate::Kind::Busy => crate::Error { kind: crate::Kind::Gone, ..why },
+            _ => why,
+        })?;
         Ok(label)
     }
 

@@ -260,8 +260,13 @@ pub(super) async fn write(args: WriteArgs) -> Outcome {
         drive.check_writable()?;
         drive.settings.stable_every = args.sync.0.clamp(1, SYNC_MAX) as usize;
         let at = drive.go_to(start).await?;
-        let blocks = read_ahead(blocks(input, new_file, block, drive.settings.fixed)?);
-        let write = Write::new(drive.settings.clone(), at.object);
+        let mut blocks = read_ahead(blocks(input, new_file, block, drive.settings.fixed)?);
+        // A program that was to write it may have failed: what the tape holds must not go with it.
+        let Some(first) = blocks.recv().await else {
+            return Err(Failure::new("there is nothing to write").hint("the tape was not changed"));
+        };
+        let mut write = Write::new(drive.settings.clone(), at.object);
+        push(&mut write, Some(first), !args.no_mark)?;
         let written = copy_in(&mut Link::new(drive, limit), write, blocks, !args.no_mark).await?;
         written.told(at, is_encrypted)
     });
