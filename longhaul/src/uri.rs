@@ -123,6 +123,8 @@ pub enum UriError {
     NoScheme(String),
     #[error("unknown scheme `{0}:`: the schemes are {KNOWN}, {compounds}", compounds = compound::KNOWN)]
     UnknownScheme(String),
+    #[error("this is an invitation, which only `mount` and `attach` take")]
+    Invitation,
     #[error("`{0}` has no path")]
     NoPath(String),
     #[error(transparent)]
@@ -438,6 +440,7 @@ impl Uri {
             scheme if compound::is_compound(scheme) => {
                 compound::parse(text, depth).map(|read| Self::Compound(Box::new(read)))
             }
+            "longhaul" => Err(UriError::Invitation),
             _ => Err(UriError::UnknownScheme(scheme.to_owned())),
         }
     }
@@ -689,6 +692,7 @@ mod tests {
         for (text, wrong) in [
             ("backup.img", "names no volume"),
             ("s4://bucket/x", "unknown scheme `s4:`"),
+            ("longhaul:Afft2", "this is an invitation"),
             ("memory:", "is not a size"),
             ("memory:0", "positive multiple of 512"),
             ("memory:1000", "positive multiple of 512"),
