@@ -143,8 +143,12 @@ async fn what_is_asked_after_the_end_fails_at_once() {
 #[tokio::test]
 async fn end_of_the_device_is_seen_by_its_clients() {
     let served = Served::new(Arc::new(Memory::new(SIZE, 512)));
+    let clients = served.server.clients();
+    let gone = tokio::spawn(async move { clients.gone().await });
+    tokio::task::yield_now().await;
+    assert!(!gone.is_finished());
     Taking(Arc::clone(&served.server.work)).ended(Ok(()));
-    served.server.clients().gone().await;
+    gone.await.unwrap();
 }
 
 #[test]
