@@ -228,7 +228,7 @@ async fn open(
     if replayed > 0 {
         let path = file.path().shown();
         print_error(&format_args!(
-            "longhaul: {uri}: {replayed} changes in the journal {path} are sent"
+            "longhaul: {uri}: {replayed} changes in the journal {path} are to be sent"
         ));
     }
     let state = Arc::clone(probe);

@@ -38,9 +38,7 @@ pub(super) fn refuse_damaged(
     }
     let worse = worse.join("; ");
     if force {
-        print_error(&format_args!(
-            "longhaul: the backup is damaged, and restored all the same: {worse}"
-        ));
+        print_error(&format_args!("longhaul: restored all the same: {worse}"));
         return Ok(());
     }
     Err(Failure::new("the backup is damaged, and nothing was written").because(worse).hint(

@@ -107,7 +107,12 @@ async fn refuse_if_used(volume: &Arc<dyn Volume>, start: &[u8]) -> Outcome {
     let header = found_header(start);
     let found = match header.or(signatures::recognise(&**volume).await.or_fail(look)?) {
         Some(known) => known,
-        None if is_zero(&**volume, NEW_HEADER_SIZE).await.or_fail(look)? => return Ok(()),
+        None if is_zero(&**volume, NEW_HEADER_SIZE.min(volume.shape().size))
+            .await
+            .or_fail(look)? =>
+        {
+            return Ok(());
+        }
         None => "data",
     };
     Err(Failure::new(format!("the volume is not empty: it holds {found}"))
