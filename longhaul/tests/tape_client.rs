@@ -136,14 +136,14 @@ fn files_are_written_found_and_read_back() {
     }
     done(home.path(), &["tape", "read", &uri, "out", "--file", "1", "--fixed", "512"]);
     assert!(fs::read(path("out")).unwrap() == files[1]);
+    // The head is behind the mark of what was read.
+    done(home.path(), &["tape", "read", &uri, "out", "--here"]);
+    assert!(fs::read(path("out")).unwrap() == files[2]);
     fs::write(path("nothing"), "").unwrap();
     let said = refused(home.path(), &["tape", "write", &uri, "nothing"]);
     assert!(said.contains("there is nothing to write"), "{said}");
     done(home.path(), &["tape", "read", &uri, "out", "--file", "0"]);
     assert!(fs::read(path("out")).unwrap() == files[0], "the tape was not changed");
-    // The head is behind the mark of what was read.
-    done(home.path(), &["tape", "read", &uri, "out", "--here"]);
-    assert!(fs::read(path("out")).unwrap() == files[2]);
     // What is there is all that somebody may have.
     let there = refused(home.path(), &["tape", "read", &uri, "a"]);
     assert!(there.contains("it exists already") && fs::read(path("a")).unwrap() == files[0]);

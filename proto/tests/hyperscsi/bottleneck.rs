@@ -268,12 +268,17 @@ impl Sim {
     }
 }
 
-/// The share that one connection has of a link that loses some packets, once it has found its rate.
+/// The share that one connection has of a link that loses some packets, once it has found its rate: the mean of some runs, as
+/// which packets are lost is chance.
 fn share_with_losses(load: Load, losses_per_million: u64) -> f64 {
-    let mut sim = Sim::new(1, Link { losses_per_million, ..LINK });
-    sim.add(load, CongestionControl::ByRtt, Duration::ZERO);
-    sim.run(Duration::from_secs(2));
-    sim.shares(Duration::from_secs(6))[0]
+    const RUNS: u64 = 3;
+    let run = |seed| {
+        let mut sim = Sim::new(seed, Link { losses_per_million, ..LINK });
+        sim.add(load, CongestionControl::ByRtt, Duration::ZERO);
+        sim.run(Duration::from_secs(2));
+        sim.shares(Duration::from_secs(6))[0]
+    };
+    (1..=RUNS).map(run).sum::<f64>() / RUNS as f64
 }
 
 /// CUBIC, which takes each loss for congestion, has some 60 and 18 per cent there.

@@ -129,7 +129,7 @@ async fn server_goes_on_where_what_it_had_answered_cannot_be_flushed() {
 }
 
 #[tokio::test]
-async fn what_is_asked_after_the_end_fails_at_once() {
+async fn request_after_the_end_fails_at_once() {
     let mut served = Served::new(Arc::new(Memory::new(SIZE, 512)));
     served.server.hand_over().await.unwrap();
     served.ask(1, WRITE, 1);
