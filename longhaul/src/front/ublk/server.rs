@@ -276,7 +276,7 @@ fn follow_mount(path: &Path, work: &Weak<Work>) {
             Ok(true) => return,
             Ok(false) => {}
             Err(why) => {
-                tracing::warn!(%why, "ublk: cannot end a device that is not mounted any more")
+                tracing::warn!(%why, "ublk: cannot end a device that is not mounted any more");
             }
         }
     }
