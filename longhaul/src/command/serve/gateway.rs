@@ -102,7 +102,7 @@ impl Opening {
                         self.reporter.closed().await;
                     }
                 }
-                // What is opened yet is closed at once. Nothing else is asked of a file system that hangs.
+                // What comes to be open later is closed at once. Nothing else is asked of a file system that hangs.
                 Err(_) => {
                     self.report(&[Failure::new(format!(
                         "the volumes could not be opened within {} s",
