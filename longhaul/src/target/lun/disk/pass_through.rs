@@ -73,6 +73,11 @@ struct Caller {
     is_told: bool,
 }
 
+impl Caller {
+    /// This target asks, for no client.
+    const OURS: Self = Self { nexus: None, is_told: false };
+}
+
 impl PassThroughDevice {
     pub(super) fn new(PassedThrough { device, maintenance }: PassedThrough) -> Self {
         Self {
@@ -149,6 +154,7 @@ impl Core {
         if self.state.retired.load(Ordering::Acquire) {
             return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
         }
+        // One that is not ready does not tell: it is asked behind each command, and not before as well.
         if passed.block_length.load(Ordering::Acquire) != 0 {
             self.follow_geometry(passed, abort).await?;
         }
@@ -159,13 +165,13 @@ impl Core {
             self.state.reserved.check(nexus, plan.class)?;
         }
         let is_told = planned.as_ref().map_or(true, |plan| plan.attention == Reports);
-        self.tell_first(Caller { nexus: Some(nexus), is_told })?;
+        self.check_attention(Caller { nexus: Some(nexus), is_told })?;
         if is_told && let Some(sense) = passed.clients.take_deferred(nexus) {
             let data = Vec::new();
             return Ok(Response { status: Status::CheckCondition, data, sense });
         }
         let plan = planned?;
-        self.keep_head_for_writers(passed, &plan)?;
+        self.check_tape_motion(passed, &plan)?;
         match plan.handling {
             Handling::Target | Handling::Administration => {
                 return self.answer_itself(nexus, command, abort).await;
@@ -195,7 +201,7 @@ impl Core {
     }
 
     /// A unit attention of the caller comes first.
-    fn tell_first(&self, Caller { nexus, is_told }: Caller) -> Result<(), Fault> {
+    fn check_attention(&self, Caller { nexus, is_told }: Caller) -> Result<(), Fault> {
         let nexus = nexus.filter(|_| is_told);
         match nexus.and_then(|nexus| self.attend(|attentions| attentions.take(nexus))) {
             Some(attention) => Err(attention.into()),
@@ -204,7 +210,7 @@ impl Core {
     }
 
     /// A drive has one head: who may only read does not move it under one who writes.
-    fn keep_head_for_writers(&self, passed: &PassThroughDevice, plan: &Plan) -> Result<(), Fault> {
+    fn check_tape_motion(&self, passed: &PassThroughDevice, plan: &Plan) -> Result<(), Fault> {
         let moves = passed.class == DeviceClass::Tape && plan.class == Class::Writes;
         if moves && self.passed_rights(passed).read_only && passed.clients.any_may_write() {
             return Err(Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS).into());
@@ -264,14 +270,14 @@ impl Core {
             if *resets.borrow_and_update() > 0 {
                 // The sender is ours: it is there as long as this.
                 let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
-                self.tell_first(caller)?;
+                self.check_attention(caller)?;
             }
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
             let DeviceAnswer { status, data, sense } =
                 executed.map_err(|why| self.device_failed(passed, caller, why))?;
-            if self.is_of_our_reset(passed, caller, &sense) {
+            if self.note_sense(passed, caller, &sense) {
                 // Where the tape is, its client does not know before he is told.
-                self.tell_first(caller)?;
+                self.check_attention(caller)?;
                 continue;
             }
             let data = if data.is_empty() { Vec::new() } else { vec![data] };
@@ -280,9 +286,9 @@ impl Core {
     }
 
     /// Notes what the device tells beside the answer to a command; whether it has told of a reset of ours in place of that.
-    fn is_of_our_reset(
+    fn note_sense(
         self: &Arc<Self>,
-        passed: &Arc<PassThroughDevice>,
+        passed: &PassThroughDevice,
         caller: Caller,
         sense: &Bytes,
     ) -> bool {
@@ -291,27 +297,41 @@ impl Core {
             // Of which command it is the device knows, and we do not.
             passed.clients.defer(sense, caller.nexus);
         }
-        let Some(told) = told.filter(|told| told.key == Key::UnitAttention) else {
-            // Not every device, nor every driver, tells of a reset.
-            passed.was_reset.store(false, Ordering::Release);
-            return false;
-        };
-        passed.is_stale.store(true, Ordering::Release);
-        if told.additional.code == RESET_CODE {
+        match told.filter(|told| told.key == Key::UnitAttention) {
+            Some(told) => {
+                passed.is_stale.store(true, Ordering::Release);
+                self.note_attention(passed, caller, told.additional)
+            }
+            None => {
+                // Not every device, nor every driver, tells of a reset.
+                passed.was_reset.store(false, Ordering::Release);
+                false
+            }
+        }
+    }
+
+    /// Tells the other clients of a unit attention of the device, unless it is of a reset of ours; whether it is.
+    fn note_attention(
+        self: &Arc<Self>,
+        passed: &PassThroughDevice,
+        caller: Caller,
+        additional: Additional,
+    ) -> bool {
+        if additional.code == RESET_CODE {
             if passed.was_reset.swap(false, Ordering::AcqRel) {
                 return true;
             }
-            self.lost_lock(passed, caller);
+            self.forget_lock(passed, caller);
         }
-        self.attend(|attentions| attentions.establish(told.additional, caller.nexus));
+        self.attend(|attentions| attentions.establish(additional, caller.nexus));
         false
     }
 
     /// SPC-4, 6.14: nothing prevents the removal of the medium after a reset, though clients may still want that.
-    fn lost_lock(self: &Arc<Self>, passed: &PassThroughDevice, Caller { nexus, .. }: Caller) {
+    fn forget_lock(self: &Arc<Self>, passed: &PassThroughDevice, caller: Caller) {
         passed.is_locked.store(false, Ordering::Release);
         // Who tells the device of it does so again by himself, and not for ever.
-        if nexus.is_some() {
+        if caller.nexus.is_some() {
             self.follow_prevention();
         }
     }
@@ -331,13 +351,13 @@ impl Core {
         Ok(())
     }
 
-    async fn ask_geometry(&self, passed: &PassThroughDevice) {
+    async fn ask_geometry(self: &Arc<Self>, passed: &PassThroughDevice) {
         let _asking = passed.asking.lock().await;
         if !passed.is_stale.swap(false, Ordering::AcqRel) {
             return;
         }
         let mut told = |sense: Sense| {
-            self.attend(|attentions| attentions.establish(sense.additional, None));
+            self.note_attention(passed, Caller::OURS, sense.additional);
         };
         let length = block_length(&*passed.device, &mut told).await;
         passed.block_length.store(length, Ordering::Release);
@@ -345,6 +365,7 @@ impl Core {
             // It is not ready: it is asked again. An optical drive has blocks of 2048 bytes until it says otherwise.
             passed.is_stale.store(true, Ordering::Release);
         }
+        self.follow_prevention();
     }
 
     /// What a client is told when the device has not ended its command.
@@ -361,7 +382,7 @@ impl Core {
         if matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost) {
             // The system may have reset the device meanwhile, and heard alone that it did.
             passed.is_stale.store(true, Ordering::Release);
-            self.lost_lock(passed, caller);
+            self.forget_lock(passed, caller);
             let reset = Additional::POWER_ON_OR_RESET;
             self.attend(|attentions| attentions.establish(reset, caller.nexus));
         }
@@ -533,8 +554,7 @@ impl Core {
         [block[0], block[4]] = [0x1E, wanted.into()];
         let timeout = pass_through::Pace::Query.timeout(passed.class);
         let request = DeviceRequest { block, data: DeviceData::None, timeout };
-        let ours = Caller { nexus: None, is_told: false };
-        let answer = self.send(passed, ours, request, &Abort::never()).await?;
+        let answer = self.send(passed, Caller::OURS, request, &Abort::never()).await?;
         if answer.status != Status::Good {
             return Ok(Some(answer));
         }

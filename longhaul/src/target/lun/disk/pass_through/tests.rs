@@ -267,6 +267,21 @@ async fn medium_is_locked_again_after_a_reset_from_outside() {
 }
 
 #[tokio::test]
+async fn reset_from_outside_that_the_question_for_blocks_hears_of_loses_the_lock_too() {
+    let (fake, tape) = tape().await;
+    good(run(&tape, ME, &PREVENT, &[]).await);
+    fake.taken();
+    // A mode that was set has the device asked for its blocks, which tells of a reset then.
+    fake.will(Ok(done(&[])));
+    fake.will(Ok(failed(Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET))));
+    good(run(&tape, ME, &[0x15, 0x10, 0, 0, 4, 0], &[0; 4]).await);
+    settle().await;
+    assert!(fake.taken().iter().any(|(code, _)| *code == PREVENT[0]), "it is told again");
+    let told = sense(&run(&tape, ME, &READY, &[]).await);
+    assert_eq!(told.additional, Additional::POWER_ON_OR_RESET);
+}
+
+#[tokio::test]
 async fn lock_that_waits_for_the_device_can_be_aborted() {
     let held = Some(Arc::default());
     let (_, tape) = unit(Fake { held, ..Fake::of(TAPE, 512) }, false).await;
