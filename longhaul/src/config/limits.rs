@@ -116,7 +116,7 @@ options! {
         }
         unsolicited: Option<Size> = text, within UNSOLICITED => {
             kind: SIZE,
-            default: Standard::Value("64M"),
+            default: Standard::Value("16M"),
             place: Place::File,
             help: "Unsolicited data of all sessions, beyond 512K for each",
             manual: "Then TASK SET FULL",

@@ -93,7 +93,7 @@ impl Default for Limits {
             text: TEXT_MAX,
             data_segment: 1 << 20,
             first_burst: 256 << 10,
-            unsolicited: 64 << 20,
+            unsolicited: 16 << 20,
             held: TRANSFER_MAX as u64,
             held_by_session: TRANSFER_MAX.into(),
             ping_after: Duration::from_secs(15),

@@ -3,6 +3,9 @@
 //! Unsolicited data come as the initiator likes, so they cannot be made to wait, as answers and solicited
 //! data can. What bounds them is the command window, which narrows as the budget is used up, and behind it
 //! TASK SET FULL: the data of a command that is refused are dropped as they come.
+//!
+//! A long link has more data under way than are ever held here, if what comes is soon written. The window of a session
+//! for which that has been so is wider than there is room for ([`Overcommit`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,11 +39,12 @@ impl Budget {
 pub(super) struct Account {
     budget: Arc<Budget>,
     held: u64,
+    overcommit: Overcommit,
 }
 
 impl Account {
     pub(super) const fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, held: 0 }
+        Self { budget, held: 0, overcommit: Overcommit::NONE }
     }
 
     /// Whether the session holds more than its share.
@@ -58,8 +62,12 @@ impl Account {
         self.held += bytes;
         let more = self.borrowed() - before;
         let there = more == 0 || self.budget.borrow(more);
-        if !there {
+        if there {
+            let (held, reach) = (self.held, self.reach());
+            self.overcommit.taken(bytes, held, reach);
+        } else {
             self.held -= bytes;
+            self.overcommit = Overcommit::NONE;
         }
         there
     }
@@ -76,6 +84,41 @@ impl Account {
     /// How much the session could hold in all, if it were the only one to ask from now on.
     pub(super) fn reach(&self) -> u64 {
         self.budget.share + self.borrowed() + self.budget.free.load(Ordering::Relaxed)
+    }
+
+    /// How much the session may have under way and held together: more than [`reach`](Self::reach) if it has shown that
+    /// it holds little.
+    pub(super) fn credit(&self) -> u64 {
+        self.reach().saturating_mul(self.overcommit.factor)
+    }
+}
+
+/// How many times what a session could hold it may have under way.
+///
+/// The factor doubles whenever as much has come as could be held, and never more than a quarter of that was held at a
+/// time. It is 1 again when more than half was, as where a slow disk makes data wait, and when a command was refused.
+#[derive(Debug)]
+struct Overcommit {
+    factor: u64,
+    came: u64,
+    most_held: u64,
+}
+
+impl Overcommit {
+    const NONE: Self = Self { factor: 1, came: 0, most_held: 0 };
+    const FACTOR_MAX: u64 = 4;
+
+    /// `bytes` more came, so that `held` are held, of the `reach` that could be.
+    fn taken(&mut self, bytes: u64, held: u64, reach: u64) {
+        self.came += bytes;
+        self.most_held = self.most_held.max(held);
+        if self.most_held > reach / 2 {
+            *self = Self::NONE;
+        } else if self.came >= reach {
+            let grows = self.most_held <= reach / 4;
+            let factor = if grows { (2 * self.factor).min(Self::FACTOR_MAX) } else { self.factor };
+            *self = Self { factor, came: 0, most_held: held };
+        }
     }
 }
 
@@ -102,6 +145,42 @@ mod tests {
         greedy.give(50);
         assert_eq!((modest.reach(), greedy.reach()), (60, 110));
         assert!(modest.take(50));
+    }
+
+    /// Brings 10 bytes ten times, and keeps the last `kept` of these tens.
+    fn bring(account: &mut Account, kept: u64) {
+        for n in 0..10 {
+            assert!(account.take(10));
+            if n >= kept {
+                account.give(10);
+            }
+        }
+        account.give(10 * kept);
+    }
+
+    #[test]
+    fn session_that_holds_little_may_have_more_under_way() {
+        let mut account = Account::new(Arc::new(Budget::new(100, 0)));
+        let mut credit_after = |kept| {
+            bring(&mut account, kept);
+            account.credit()
+        };
+        assert_eq!([credit_after(0), credit_after(1), credit_after(0)], [200, 400, 400]);
+        assert_eq!(credit_after(4), 400, "more than a quarter, and less than half");
+        assert_eq!(credit_after(6), 100);
+    }
+
+    #[test]
+    fn session_that_was_refused_has_no_more_under_way_than_it_can_hold() {
+        let budget = Arc::new(Budget::new(100, 10));
+        let mut account = Account::new(Arc::clone(&budget));
+        (0..2).for_each(|_| bring(&mut account, 0));
+        assert!(account.credit() > account.reach());
+        let mut greedy = Account::new(budget);
+        assert!(greedy.take(110));
+        assert_eq!(account.credit(), 20, "the factor is of what there is room for");
+        assert!(!account.take(11));
+        assert_eq!(account.credit(), 10);
     }
 
     #[test]
