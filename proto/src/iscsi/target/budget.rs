@@ -95,8 +95,8 @@ impl Account {
 
 /// How many times what a session could hold it may have under way.
 ///
-/// The factor doubles whenever as much has come as could be held, and never more than a quarter of that was held at a
-/// time. It is 1 again when more than half was, as where a slow disk makes data wait, and when a command was refused.
+/// It is 4 once as much has come as could be held, and never more than a quarter of that was held at a time. It is 1 again
+/// when more than half was, as where a slow disk makes data wait, and when a command was refused.
 #[derive(Debug)]
 struct Overcommit {
     factor: u64,
@@ -115,8 +115,7 @@ impl Overcommit {
         if self.most_held > reach / 2 {
             *self = Self::NONE;
         } else if self.came >= reach {
-            let grows = self.most_held <= reach / 4;
-            let factor = if grows { (2 * self.factor).min(Self::FACTOR_MAX) } else { self.factor };
+            let factor = if self.most_held <= reach / 4 { Self::FACTOR_MAX } else { self.factor };
             *self = Self { factor, came: 0, most_held: held };
         }
     }
@@ -165,7 +164,11 @@ mod tests {
             bring(&mut account, kept);
             account.credit()
         };
-        assert_eq!([credit_after(0), credit_after(1), credit_after(0)], [200, 400, 400]);
+        assert_eq!(
+            [credit_after(3), credit_after(1), credit_after(0)],
+            [100, 100, 400],
+            "the second began with what the first kept"
+        );
         assert_eq!(credit_after(4), 400, "more than a quarter, and less than half");
         assert_eq!(credit_after(6), 100);
     }
@@ -178,7 +181,7 @@ mod tests {
         assert!(account.credit() > account.reach());
         let mut greedy = Account::new(budget);
         assert!(greedy.take(110));
-        assert_eq!(account.credit(), 20, "the factor is of what there is room for");
+        assert_eq!(account.credit(), 40, "the factor is of what there is room for");
         assert!(!account.take(11));
         assert_eq!(account.credit(), 10);
     }
