@@ -29,6 +29,7 @@ use proto::scsi::elements::Layout;
 use volume::layer::pipeline::Settings;
 use volume::{CryptoErase, Shape, Volume};
 
+use crate::config::BlankDisc;
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
@@ -36,6 +37,7 @@ use crate::luks;
 use crate::net::tcp_tuning;
 use crate::printable::{Quoted as _, Shown as _};
 use crate::reconnect_limit::ReconnectLimit;
+use crate::recorded_disc::RecordedDisc;
 use crate::replay_log::Saved;
 use crate::scsi_device::ScsiDevice;
 use crate::sealing::Seal;
@@ -88,6 +90,8 @@ pub struct OpenOptions {
     pub by_records: bool,
     /// It is a tape that is written once; a blank one is made such a tape.
     pub write_once: bool,
+    /// A disc that is missing is made, a blank one of this type.
+    pub blank: Option<BlankDisc>,
     /// Refuse writes.
     pub read_only: bool,
     /// A file or device of this machine is used past the page cache.
@@ -368,6 +372,11 @@ impl Chain {
     #[must_use]
     pub const fn is_write_once(&self) -> bool {
         self.abilities.is_write_once
+    }
+
+    /// What has been recorded on it, if it is a disc that can be written.
+    pub(crate) const fn recorded(&self) -> Option<&RecordedDisc> {
+        self.abilities.recorded.as_ref()
     }
 
     /// Whether nothing of it outlives the process.

@@ -47,10 +47,10 @@ pub use changer::ChangerRole;
 pub(crate) use changer::{units_with_drives, with_drives};
 pub use cluster::{ClusterOptions, RecordPlace};
 use disk::TargetName;
-pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
+pub use disk::{Appearance, BlankDisc, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
-use option::idle_passed;
+use option::{idle_blank, idle_passed};
 pub(crate) use option::{idle_direct, idle_size, idle_worm, trailing_option};
 pub use options::{ServerOptions, sections};
 pub(crate) use options::{UNLOCK, UPSTREAM};
@@ -186,6 +186,8 @@ pub struct Served {
     pub size: Option<Size>,
     /// A missing or blank tape is made one that is written once.
     pub worm: bool,
+    /// A missing disc is made, a blank one of this type.
+    pub blank: Option<BlankDisc>,
     /// Clients that may write to the device that it is may also maintain it.
     pub maintenance: bool,
     /// Nobody writes to it.
@@ -558,6 +560,7 @@ impl Served {
             uri,
             size: said.size,
             worm: said.worm.unwrap_or_default(),
+            blank: said.blank,
             maintenance: said.maintenance.unwrap_or_default(),
             read_only: said.read_only.unwrap_or_default(),
             direct: said.direct.unwrap_or_default(),

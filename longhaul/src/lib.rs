@@ -36,6 +36,7 @@ mod printable;
 pub mod progress;
 mod qr_code;
 pub mod reconnect_limit;
+pub mod recorded_disc;
 mod recovery_sheet;
 mod recovery_words;
 mod regular_file;

@@ -284,6 +284,12 @@ impl Uri {
         leaves.collect()
     }
 
+    /// Whether it names a disc, for an optical drive.
+    #[must_use]
+    pub const fn is_disc(&self) -> bool {
+        matches!(self, Self::Cdrom(Some(_)))
+    }
+
     /// Whether a network lies between here and some of the volume.
     #[must_use]
     pub fn is_partly_remote(&self) -> bool {

@@ -247,6 +247,7 @@ impl VolumeArgs {
             may_be_empty: false,
             by_records: false,
             write_once: false,
+            blank: None,
             make_at: None,
             direct: false,
             trace: self.trace.clone(),

@@ -575,8 +575,9 @@ pub(super) async fn open_options(
             by_records: true,
             elements,
             passes_through: true,
-            read_only: volume.read_only || volume.uri.is_drive(),
+            read_only: volume.read_only,
             write_once: volume.worm,
+            blank: volume.blank,
             direct: volume.direct,
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
@@ -614,7 +615,8 @@ fn disks(
         let passed = chain.device().map(|device| PassedThrough { device, maintenance });
         let device = passed.as_ref().map_or(options.device, PassedThrough::device_type);
         let options = Options { device, vanishes, key, write_once, serial, volume, ..options };
-        let options = Options { shared, changer, passed, ..options };
+        let recorded = chain.recorded().cloned();
+        let options = Options { shared, changer, passed, recorded, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()

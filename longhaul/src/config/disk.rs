@@ -1,10 +1,12 @@
 //! How a volume looks to initiators, as the user writes it.
 
+use std::fmt;
 use std::str::FromStr;
 
 use proto::iscsi::name::IscsiName;
 use proto::scsi::elements::Layout;
 use proto::scsi::inquiry::SERIAL_MAX;
+use proto::scsi::unit::optical::DiscType;
 
 use super::target_of;
 use crate::size::Size;
@@ -146,6 +148,33 @@ fn counted(number: u32, least: u16, most: u16, what: &str) -> Result<u16, String
     match u16::try_from(number) {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
         _ => Err(format!("a media changer has from {least} to {most} {what}, not {number}")),
+    }
+}
+
+/// A blank disc that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlankDisc(pub DiscType);
+
+impl BlankDisc {
+    const NAMES: [(&str, DiscType); 3] =
+        [("cd-r", DiscType::CdR), ("dvd+rw", DiscType::DvdPlusRw), ("bd-r", DiscType::BdR)];
+}
+
+impl FromStr for BlankDisc {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.into_iter().find(|(name, _)| *name == text);
+        let unknown =
+            || format!("`{text}` is no disc that can be made: write cd-r, dvd+rw or bd-r");
+        found.map(|(_, disc)| Self(disc)).ok_or_else(unknown)
+    }
+}
+
+impl fmt::Display for BlankDisc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, disc)| *disc == self.0);
+        f.write_str(name.map_or("", |(name, _)| name))
     }
 }
 

@@ -17,8 +17,8 @@ use super::limits::limits;
 use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
 use super::syntax;
 use super::{
-    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_direct,
-    idle_passed, idle_size, idle_worm, taken, target_of,
+    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_blank,
+    idle_direct, idle_passed, idle_size, idle_worm, taken, target_of,
 };
 use crate::credentials::{CHAP, Chap, ChapOptions, Login, WEAK};
 use crate::log::{LOG, Log};
@@ -172,6 +172,9 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> V
     let worm = said.worm.unwrap_or_default();
     if let Some(why) = said.uri.as_ref().and_then(|uri| idle_worm(uri, worm)) {
         table.note_at("worm", why);
+    }
+    if let Some(why) = said.uri.as_ref().and_then(|uri| idle_blank(uri, said.blank)) {
+        table.note_at("blank", why);
     }
     if let Some(why) = said.uri.as_ref().and_then(|uri| idle_passed(uri, said)) {
         table.note(why);

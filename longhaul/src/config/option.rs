@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::change::GivenOptions;
 use super::changer::changer_role;
 use super::options::{VOLUMES, VolumeOptions};
-use super::{Served, Upstream, target_of};
+use super::{BlankDisc, Served, Upstream, target_of};
 use crate::option_table::{RawValue, Row, fill};
 use crate::size::Size;
 use crate::suggest::did_you_mean;
@@ -78,6 +78,7 @@ impl FromStr for Served {
         idle_size(&uri, options.size).map_or(Ok(()), Err)?;
         idle_direct(&uri, options.direct.unwrap_or_default()).map_or(Ok(()), Err)?;
         idle_worm(&uri, options.worm.unwrap_or_default()).map_or(Ok(()), Err)?;
+        idle_blank(&uri, options.blank).map_or(Ok(()), Err)?;
         idle_passed(&uri, &options).map_or(Ok(()), Err)?;
         let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
@@ -121,6 +122,12 @@ pub(crate) fn idle_direct(uri: &Uri, direct: bool) -> Option<String> {
 pub(crate) fn idle_worm(uri: &Uri, worm: bool) -> Option<String> {
     let idle = worm && !uri.is_tape();
     idle.then(|| format!("worm is for tapes (tape:PATH), not {uri}: leave it out"))
+}
+
+/// Why `blank` means nothing for this volume, if it does not.
+pub(super) fn idle_blank(uri: &Uri, blank: Option<BlankDisc>) -> Option<String> {
+    let idle = blank.is_some() && !uri.is_disc();
+    idle.then(|| format!("blank is for discs (cdrom:PATH), not {uri}: leave it out"))
 }
 
 /// Why an option means nothing for this volume: to a device that is passed through, or to any other.

@@ -13,7 +13,8 @@ use toml::Spanned;
 use super::Listen;
 use super::cluster::CLUSTER;
 use super::disk::{
-    Appearance, BlockSize, Drives, Label, Lun, Mail, PhysicalBlockSize, Rate, Slots, TargetName,
+    Appearance, BlankDisc, BlockSize, Drives, Label, Lun, Mail, PhysicalBlockSize, Rate, Slots,
+    TargetName,
 };
 use super::limits::LIMITS;
 use super::listen::{LISTEN, listens};
@@ -33,6 +34,7 @@ use crate::uri::Uri;
 const URI: Kind = Kind::text("URI", "the URI of a volume");
 const TARGET: Kind =
     Kind::text("TARGET", "a whole iSCSI name, or what follows iqn.2026-11.dev.longhaul:");
+const DISC: Kind = Kind::text("DISC", "`cd-r`, `dvd+rw` or `bd-r`");
 const LABEL: Kind = Kind::text("TEXT", "printable ASCII characters");
 const CONNECTIONS: Kind = Kind::text("N, auto", "a number from 1 to 64, or `auto`");
 
@@ -230,6 +232,13 @@ options! {
             place: Place::Both,
             help: "Make a missing or blank tape one that is written once: nothing on it is written over",
             manual: "For good. See [tapes that are written once](volumes.md#tapes-that-are-written-once)",
+        }
+        blank: Option<BlankDisc> = text => {
+            kind: DISC,
+            default: Standard::Words("the disc must be there"),
+            place: Place::Both,
+            help: "Make a missing disc, a blank one: cd-r, dvd+rw or bd-r",
+            manual: "See [discs that are written](volumes.md#discs-that-are-written)",
         }
         maintenance: Option<bool> = switch => {
             kind: SWITCH,

@@ -25,6 +25,7 @@ use super::scsi::{Identity, MarkCheck, Predecessor, Seen, State, Unguarded, Watc
 use crate::attachments::UnitAddress;
 use crate::failure::Failure;
 use crate::net::tcp_tuning;
+use crate::recorded_disc::RecordedDisc;
 use crate::replay_log::{Header, Saved};
 use crate::scsi_device::ScsiDevice;
 
@@ -134,6 +135,8 @@ pub struct Abilities {
     pub is_partly_remote: bool,
     /// It is a tape that is written once.
     pub is_write_once: bool,
+    /// It is a disc that can be written, on which this has been recorded.
+    pub recorded: Option<RecordedDisc>,
 }
 
 impl Abilities {

@@ -13,7 +13,7 @@ mod traits;
 
 pub use changer::{ChangerCdb, StatusQuery};
 pub use management::ManagementCdb;
-pub use optical::{OpticalCdb, TrackAddress};
+pub use optical::{CloseFunction, OpticalCdb, TrackAddress};
 pub use table::{Entry, Requires, commands};
 pub use tape::{Destination, PositionForm, SpaceCode, TapeCdb};
 pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
@@ -365,6 +365,7 @@ impl Cdb {
             },
             Self::CompareAndWrite(access) => access.blocks.bytes(block_size)?.checked_mul(2),
             Self::WriteSame { no_data, .. } => Some(if *no_data { 0 } else { block_size }),
+            Self::Optical(cdb) => Some(cdb.data_out()),
             _ => Some(0),
         }
     }

@@ -30,6 +30,7 @@ fn device() -> Unit {
         removable: true,
         read_only: false,
         write_once: false,
+        recordable: None,
         write_cache: true,
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,

@@ -2,16 +2,18 @@
 //! change.
 
 mod changer;
+mod optical;
 pub mod tape;
 
 use super::cdb::{Form, PageControl};
 use super::elements::Layout;
 use super::readiness::Readiness;
 use super::sense::Additional;
+use super::unit::optical::DiscType;
 use super::{Capacity, DeviceType, Sense};
 use crate::reader::{Reader, Truncated};
 
-/// What can be switched while a disk runs. The switches are shared by all initiators and fit 32 bits,
+/// What can be switched while a disk runs. The switches are shared by all initiators and fit 64 bits,
 /// so that a device can keep them in an atomic and read them on every command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
@@ -27,6 +29,8 @@ pub struct Switches {
     pub locked: bool,
     /// Of a tape, BUFFERED MODE is zero: a command that writes ends when all is stable.
     pub unbuffered: bool,
+    /// Of a disc that is written, Multi-session of the write parameters: a session that is closed is not the last.
+    pub multi_session: bool,
     /// Of a tape, LOGICAL BLOCK LENGTH in 24 bits: that of commands that count blocks; zero if there is none.
     pub block_length: u32,
 }
@@ -34,19 +38,20 @@ pub struct Switches {
 impl Switches {
     /// The switches in a word.
     #[must_use]
-    pub fn to_bits(self) -> u32 {
-        u32::from(self.descriptor_sense)
-            | u32::from(self.write_protect) << 1
-            | u32::from(self.write_cache) << 2
-            | u32::from(self.readiness.to_bits()) << 3
-            | u32::from(self.locked) << 6
-            | u32::from(self.unbuffered) << 7
-            | self.block_length << 8
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.descriptor_sense)
+            | u64::from(self.write_protect) << 1
+            | u64::from(self.write_cache) << 2
+            | u64::from(self.readiness.to_bits()) << 3
+            | u64::from(self.locked) << 6
+            | u64::from(self.unbuffered) << 7
+            | u64::from(self.multi_session) << 8
+            | u64::from(self.block_length) << 9
     }
 
     /// The switches of a word that [`to_bits`](Self::to_bits) made.
     #[must_use]
-    pub fn from_bits(bits: u32) -> Self {
+    pub fn from_bits(bits: u64) -> Self {
         Self {
             descriptor_sense: bits & 1 != 0,
             write_protect: bits & 2 != 0,
@@ -54,7 +59,8 @@ impl Switches {
             readiness: Readiness::from_bits((bits >> 3 & 0x07) as u8),
             locked: bits & 64 != 0,
             unbuffered: bits & 128 != 0,
-            block_length: bits >> 8,
+            multi_session: bits & 256 != 0,
+            block_length: (bits >> 9) as u32,
         }
     }
 }
@@ -70,6 +76,8 @@ pub struct Pages {
     pub read_only: bool,
     /// What is on the medium is not written over.
     pub write_once: bool,
+    /// Which disc that can be written is in it.
+    pub recordable: Option<DiscType>,
     /// For the block descriptors.
     pub capacity: Capacity,
     /// The elements of a media changer.
@@ -97,12 +105,15 @@ const ERROR_RECOVERY: u8 = 0x01;
 const CACHING: u8 = 0x08;
 const CONTROL: u8 = 0x0A;
 const INFORMATIONAL_EXCEPTIONS: u8 = 0x1C;
-/// CD Audio Control and the capabilities of the drive, which older standards had and drivers still look at.
-const AUDIO: u8 = 0x0E;
-const CAPABILITIES: u8 = 0x2A;
 const PAGES: [u8; 4] = [ERROR_RECOVERY, CACHING, CONTROL, INFORMATIONAL_EXCEPTIONS];
-const PAGES_OF_DRIVE: [u8; 5] =
-    [ERROR_RECOVERY, CONTROL, AUDIO, INFORMATIONAL_EXCEPTIONS, CAPABILITIES];
+const PAGES_OF_DRIVE: [u8; 6] = [
+    ERROR_RECOVERY,
+    optical::WRITE_PARAMETERS,
+    CONTROL,
+    optical::AUDIO,
+    INFORMATIONAL_EXCEPTIONS,
+    optical::CAPABILITIES,
+];
 const DATA_COMPRESSION: u8 = 0x0F;
 const DEVICE_CONFIGURATION: u8 = 0x10;
 const MEDIUM_CONFIGURATION: u8 = 0x1D;
@@ -215,8 +226,12 @@ impl Pages {
 
     /// The body of a page, after its code and length.
     fn body(&self, code: u8, switches: Switches) -> Vec<u8> {
-        let own = (self.device == DeviceType::Changer).then(|| changer::body(code, self.elements));
-        let mut page = own.flatten().unwrap_or_else(|| body(code, switches));
+        let own = match self.device {
+            DeviceType::Changer => changer::body(code, self.elements),
+            DeviceType::Optical => optical::body(code, switches),
+            DeviceType::Disk | DeviceType::Tape => None,
+        };
+        let mut page = own.unwrap_or_else(|| body(code, switches));
         if (code, self.device) == (CONTROL, DeviceType::Tape) {
             // QUEUE ALGORITHM MODIFIER: each command begins where the one before has ended.
             page[1] &= !UNRESTRICTED_REORDERING;
@@ -324,6 +339,9 @@ impl Pages {
             return Ok(Err(Sense::invalid_parameter(at + 1, None)));
         }
         let new = reader.take(old.len())?;
+        if (code, self.device) == (optical::WRITE_PARAMETERS, DeviceType::Optical) {
+            return Ok(optical::select(at + 2, new, current));
+        }
         for (offset, ((old, new), mask)) in
             (2u16..).zip(old.iter().zip(new).zip(self.changeable(code)))
         {
@@ -364,36 +382,10 @@ fn body(code: u8, switches: Switches) -> Vec<u8> {
             page[0] = DEXCPT;
             page
         }
-        AUDIO => {
-            // IMMED, and both channels at full volume: there is nothing to play.
-            let mut page = vec![0; 14];
-            page[0] = 0x04;
-            page[6..10].copy_from_slice(&[0x01, 0xFF, 0x02, 0xFF]);
-            page
-        }
-        CAPABILITIES => capabilities(switches.locked),
         DATA_COMPRESSION => vec![0; 14],
         DEVICE_CONFIGURATION => tape::configuration(),
         _ => vec![0; 10],
     }
-}
-
-/// The body of the page that MMC-3 had last (5.5.10): a tray that can be locked and ejects, CD-ROM and DVD-ROM are read,
-/// and nothing is written.
-fn capabilities(locked: bool) -> Vec<u8> {
-    const READS_DVD_ROM: u8 = 0x08;
-    const TRAY: u8 = 0x20;
-    const EJECTS: u8 = 0x08;
-    const LOCKED: u8 = 0x02;
-    const LOCKS: u8 = 0x01;
-    /// 40 times the 176 kB/s of audio: a number that drivers expect, of a drive that turns nothing.
-    const SPEED: [u8; 2] = 7056u16.to_be_bytes();
-    let mut page = vec![0; 20];
-    page[0] = READS_DVD_ROM;
-    page[4] = TRAY | EJECTS | LOCKS | if locked { LOCKED } else { 0 };
-    page[6..8].copy_from_slice(&SPEED);
-    page[12..14].copy_from_slice(&SPEED);
-    page
 }
 
 /// The switches after `body` of page `code`, of which the fixed bits have been compared.
@@ -422,6 +414,7 @@ mod tests {
             defaults: Switches { write_cache, ..Switches::default() },
             read_only: false,
             write_once: false,
+            recordable: None,
             capacity: Capacity {
                 blocks: 0x1_0000_0000,
                 block_size: 512,

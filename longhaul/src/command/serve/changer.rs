@@ -329,7 +329,9 @@ fn path_in(library: &Library, inventory: &Inventory, index: u16) -> Option<PathB
 /// What an initiator is told, and the log.
 fn not_moved(name: &str, why: NotExchanged) -> NotMoved {
     let error = match &why {
-        NotExchanged::Unusable(_) => MoveError::UNUSABLE,
+        NotExchanged::Unusable(_) | NotExchanged::Stays(ExchangeError::Unreadable(_)) => {
+            MoveError::UNUSABLE
+        }
         NotExchanged::Stays(ExchangeError::Locked) => MoveError::LOCKED,
         NotExchanged::Stays(ExchangeError::Unstable(_)) => MoveError::UNSTABLE,
         NotExchanged::Stays(ExchangeError::Busy(_)) => MoveError::Busy,

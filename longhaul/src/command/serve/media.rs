@@ -184,9 +184,9 @@ impl Live {
     fn drive(&self, name: &str, disc: Option<PathBuf>) -> Outcome<Served> {
         let volume = self.volumes().iter().find(|volume| volume.name == name);
         match volume.and_then(|volume| volume.with_disc(disc)) {
-            // The size in the configuration is what the tape there was made with, and so is `worm`: this one has its own.
+            // The size in the configuration is what the tape there was made with, and so are others: this one has its own.
             Some(mut volume) => {
-                (volume.size, volume.worm) = (None, false);
+                (volume.size, volume.worm, volume.blank) = (None, false, None);
                 Ok(volume)
             }
             None => {
@@ -235,6 +235,7 @@ fn stays(name: &str, why: ExchangeError) -> Failure {
         ExchangeError::Unstable(_) => {
             "who has written it is told with the next command; --force takes it out all the same"
         }
+        ExchangeError::Unreadable(_) => "look at the file of the new one",
     };
     Failure::new(format!("cannot take out what is in {name}")).because(why).hint(hint)
 }

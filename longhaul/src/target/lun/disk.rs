@@ -10,6 +10,7 @@ mod background;
 mod changer;
 mod conditions;
 mod copy;
+mod disc;
 mod exchange;
 mod execute;
 mod medium;
@@ -42,6 +43,7 @@ use self::background::Background;
 pub use self::changer::ElementsChanged;
 use self::conditions::Conditions;
 use self::copy::Copies;
+use self::disc::LoadedDisc;
 pub use self::exchange::ExchangeError;
 use self::medium::CHUNK;
 pub use self::options::{Options, PassedThrough, Shared};
@@ -75,9 +77,18 @@ struct Core {
     generation: u64,
     /// What is in a tape drive: all views of the medium share the place of the head.
     tape: Option<Arc<LoadedTape>>,
+    /// What is in an optical drive, if it can be written: likewise.
+    disc: Option<Arc<LoadedDisc>>,
     /// By which its initiator administers the server, if it may.
     administration: Option<Arc<Administration>>,
     state: Arc<State>,
+}
+
+/// What all views of a medium share.
+struct LoadedMedium {
+    generation: u64,
+    tape: Option<Arc<LoadedTape>>,
+    disc: Option<Arc<LoadedDisc>>,
 }
 
 /// What all views of a disk share.
@@ -125,6 +136,7 @@ impl Disk {
     #[must_use]
     pub fn new(volume: Arc<dyn Volume>, target: &str, lun: u16, mut options: Options) -> Self {
         let medium = options.medium(volume.shape());
+        let disc = options.recorded.take().map(LoadedDisc::new);
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
         let changer = options.changer.take();
         let passed = options.passed.take().map(|passed| Arc::new(PassThroughDevice::new(passed)));
@@ -163,6 +175,7 @@ impl Disk {
             core: Arc::new(Core {
                 volume,
                 tape: LoadedTape::of(unit.medium().device),
+                disc,
                 unit,
                 peers: OnceLock::new(),
                 generation: 0,
@@ -208,18 +221,23 @@ impl Disk {
     }
 
     fn view(&self, volume: Arc<dyn Volume>, unit: Unit) -> Self {
-        self.view_of(volume, unit, (self.core.generation, self.core.tape.clone()))
+        let Core { generation, tape, disc, .. } = &*self.core;
+        self.view_of(
+            volume,
+            unit,
+            LoadedMedium { generation: *generation, tape: tape.clone(), disc: disc.clone() },
+        )
     }
 
     fn view_of(
         &self,
         volume: Arc<dyn Volume>,
         unit: Unit,
-        (generation, tape): (u64, Option<Arc<LoadedTape>>),
+        LoadedMedium { generation, tape, disc }: LoadedMedium,
     ) -> Self {
         let (state, peers) = (Arc::clone(&self.core.state), OnceLock::new());
         let administration = self.core.administration.clone();
-        let core = Core { volume, unit, peers, generation, tape, administration, state };
+        let core = Core { volume, unit, peers, generation, tape, disc, administration, state };
         Self { core: Arc::new(core) }
     }
 
@@ -276,7 +294,7 @@ impl Disk {
         if let Err(error) = self.core.settle_before_removal().await {
             // Nobody is left to be told but who reads the log.
             let (target, lun) = (&self.core.state.target, self.core.state.lun);
-            tracing::error!(target, lun, %error, "what was written to the tape last could not be made stable");
+            tracing::error!(target, lun, %error, "what was written to the medium last could not be made stable");
         }
         self.core.state.reserved.retire().await;
     }

@@ -1,6 +1,6 @@
 //! The commands of MMC-6 that disks do not have, and their fields.
 
-use super::Access;
+use super::{Access, Cdb};
 
 /// A command and its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,63 @@ pub enum OpticalCdb {
         /// Sub-channel Selection.
         subchannel: u8,
     },
+    /// FORMAT UNIT with a format list of one descriptor (MMC-6, 6.4).
+    FormatUnit,
+    /// READ FORMAT CAPACITIES (MMC-6, 6.23).
+    ReadFormatCapacities {
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// SEND OPC INFORMATION (MMC-6, 6.34).
+    SendOpc {
+        /// Parameter List Length.
+        length: u32,
+    },
+    /// CLOSE TRACK SESSION (MMC-6, 6.3).
+    Close(CloseFunction),
+    /// READ BUFFER CAPACITY (MMC-6, 6.16).
+    ReadBufferCapacity {
+        /// Block: it is told in blocks.
+        blocks: bool,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// SET CD SPEED (MMC-6, 6.38).
+    SetCdSpeed,
+}
+
+impl OpticalCdb {
+    /// What FORMAT UNIT has: a header and one format descriptor.
+    pub const FORMAT_LIST: u32 = 12;
+
+    /// How many bytes of data-out it needs.
+    #[must_use]
+    pub const fn data_out(&self) -> u32 {
+        match self {
+            Self::FormatUnit => Self::FORMAT_LIST,
+            Self::SendOpc { length } => *length,
+            _ => 0,
+        }
+    }
+}
+
+impl From<OpticalCdb> for Cdb {
+    fn from(cdb: OpticalCdb) -> Self {
+        Self::Optical(cdb)
+    }
+}
+
+/// What CLOSE TRACK SESSION closes (MMC-6, table 238).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseFunction {
+    /// Nothing: a formatting in the background is to stop, and there is none.
+    StopFormatting,
+    /// The track.
+    Track,
+    /// The session.
+    Session,
+    /// The session and the disc.
+    Finalize,
 }
 
 /// By what READ TRACK INFORMATION names a track.

@@ -1,6 +1,7 @@
 //! The table of commands.
 
 pub(super) mod changer;
+pub(super) mod optical;
 pub(super) mod tape;
 mod usage;
 
@@ -11,8 +12,8 @@ use usage::{
 
 use super::traits::{self, Traits};
 use super::{
-    ACTION, Access, Additional, Blocks, Cdb, Fields, Form, Format, ManagementCdb, OpticalCdb, Out,
-    ReserveInAction, Sense, TrackAddress,
+    ACTION, Access, Additional, Cdb, Fields, Form, Format, ManagementCdb, Out, ReserveInAction,
+    Sense,
 };
 use crate::scsi::copy_limits::LIST_MAX;
 use crate::scsi::device_type::{DeviceType, DeviceTypes as Types};
@@ -114,7 +115,7 @@ impl Entry {
     }
 }
 
-/// Every command but those that only tapes or media changers have, by operation code and service action.
+/// Every command but those that only optical drives, tapes or media changers have, by operation code and service action.
 static COMMANDS: &[Entry] = &[
     row(0x00, &[0x00, 0, 0, 0, 0, 0], Types::ALL, traits::READY, |_| Ok(Cdb::TestUnitReady)),
     row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], Types::ALL, traits::SENSE, |cdb| {
@@ -171,7 +172,7 @@ static COMMANDS: &[Entry] = &[
     row(0x28, &ten(0x28, ACCESS), Types::BLOCKS, traits::READ, |cdb| {
         Ok(Cdb::Read(cdb.access_10()))
     }),
-    row(0x2A, &ten(0x2A, ACCESS), Types::DISK, traits::WRITE, |cdb| {
+    row(0x2A, &ten(0x2A, ACCESS), Types::BLOCKS, traits::WRITE, |cdb| {
         Ok(Cdb::Write(cdb.access_10()))
     }),
     row(0x2E, &ten(0x2E, CHECKED), Types::DISK, traits::WRITE, |cdb| {
@@ -183,7 +184,7 @@ static COMMANDS: &[Entry] = &[
     row(0x34, &ten(0x34, IMMEDIATE), Types::DISK, traits::MEDIUM, |cdb| {
         Ok(Cdb::Prefetch(cdb.access_10()))
     }),
-    row(0x35, &ten(0x35, SYNCHRONIZE), Types::DISK, traits::SYNCHRONIZE, |cdb| {
+    row(0x35, &ten(0x35, SYNCHRONIZE), Types::BLOCKS, traits::SYNCHRONIZE, |cdb| {
         Ok(synchronize(cdb, cdb.access_10()))
     }),
     row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::DISK, traits::MEDIUM, |cdb| {
@@ -204,38 +205,6 @@ static COMMANDS: &[Entry] = &[
         Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
     })
     .requiring(Requires::Provisioning),
-    // Bits 7 and 6 of CONTROL are the format, where byte 2 has none: drives of SFF-8020 had it there, and Linux puts it there.
-    row(
-        0x43,
-        &[0x43, 0x02, 0x0F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xC0],
-        Types::OPTICAL,
-        traits::DISC,
-        |cdb| {
-            let format = match cdb.u8::<2>() & 0x0F {
-                0 => cdb.u8::<9>() >> 6,
-                format => format,
-            };
-            Ok(Cdb::Optical(OpticalCdb::ReadToc {
-                minutes: cdb.flag::<1>(0x02),
-                format,
-                track: cdb.u8::<6>(),
-                allocation: cdb.u16::<7>().into(),
-            }))
-        },
-    ),
-    row(
-        0x46,
-        &[0x46, 0x03, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0],
-        Types::OPTICAL,
-        traits::DRIVE,
-        |cdb| {
-            Ok(Cdb::Optical(OpticalCdb::GetConfiguration {
-                requested: cdb.u8::<1>() & 0x03,
-                from: cdb.u16::<2>(),
-                allocation: cdb.u16::<7>().into(),
-            }))
-        },
-    ),
     row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::DISK, traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::Overwrite, cdb.u16::<7>().into()))
     })
@@ -257,19 +226,6 @@ static COMMANDS: &[Entry] = &[
         Ok(Cdb::SanitizeExit)
     })
     .action(),
-    row(
-        0x4A,
-        &[0x4A, 0x01, 0, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0],
-        Types::OPTICAL,
-        traits::DRIVE,
-        |cdb| {
-            Ok(Cdb::Optical(OpticalCdb::GetEventStatus {
-                polled: cdb.flag::<1>(0x01),
-                classes: cdb.u8::<4>(),
-                allocation: cdb.u16::<7>().into(),
-            }))
-        },
-    ),
     row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], Types::ALL, traits::QUERY, |cdb| {
         Ok(Cdb::LogSense {
             page: cdb.u8::<2>() & 0x3F,
@@ -277,29 +233,6 @@ static COMMANDS: &[Entry] = &[
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x51, &[0x51, 0x07, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::OPTICAL, traits::DISC, |cdb| {
-        Ok(Cdb::Optical(OpticalCdb::ReadDiscInformation {
-            kind: cdb.u8::<1>() & 0x07,
-            allocation: cdb.u16::<7>().into(),
-        }))
-    }),
-    row(
-        0x52,
-        &[0x52, 0x03, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0],
-        Types::OPTICAL,
-        traits::DISC,
-        |cdb| {
-            let number = cdb.u32::<2>();
-            let track = match cdb.u8::<1>() & 0x03 {
-                0b00 => TrackAddress::Block(number),
-                0b01 => TrackAddress::Track(number),
-                0b10 => TrackAddress::Session(number),
-                _ => return Err(Sense::invalid_cdb(1, Some(1))),
-            };
-            let allocation = cdb.u16::<7>().into();
-            Ok(Cdb::Optical(OpticalCdb::ReadTrackInformation { track, allocation }))
-        },
-    ),
     row(
         0x55,
         &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
@@ -500,23 +433,9 @@ static COMMANDS: &[Entry] = &[
     row(0xA8, &twelve(0xA8, ACCESS), Types::BLOCKS, traits::READ, |cdb| {
         Ok(Cdb::Read(cdb.access_12()))
     }),
-    row(0xAA, &twelve(0xAA, ACCESS), Types::DISK, traits::WRITE, |cdb| {
+    row(0xAA, &twelve(0xAA, ACCESS), Types::BLOCKS, traits::WRITE, |cdb| {
         Ok(Cdb::Write(cdb.access_12()))
     }),
-    row(
-        0xAD,
-        &[0xAD, 0x0F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xC0, 0],
-        Types::OPTICAL,
-        traits::DISC,
-        |cdb| {
-            Ok(Cdb::Optical(OpticalCdb::ReadDiscStructure {
-                media: cdb.u8::<1>() & 0x0F,
-                layer: cdb.u8::<6>(),
-                format: cdb.u8::<7>(),
-                allocation: cdb.u16::<8>().into(),
-            }))
-        },
-    ),
     row(0xAE, &twelve(0xAE, CHECKED), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_12(), cdb.compare()?))
     }),
@@ -534,28 +453,6 @@ static COMMANDS: &[Entry] = &[
                 list: cdb.u8::<1>(),
                 allocation: cdb.u32::<6>(),
             })
-        },
-    ),
-    row(
-        0xBD,
-        &[0xBD, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0],
-        Types::OPTICAL,
-        traits::SETTINGS,
-        |cdb| Ok(Cdb::Optical(OpticalCdb::MechanismStatus { allocation: cdb.u16::<8>().into() })),
-    ),
-    row(
-        0xBE,
-        &[0xBE, 0x1E, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFE, 0x07, 0],
-        Types::OPTICAL,
-        traits::READ,
-        |cdb| {
-            let blocks = Blocks { lba: cdb.u32::<2>().into(), count: cdb.be::<6, 3>() as u32 };
-            Ok(Cdb::Optical(OpticalCdb::ReadCd {
-                access: Access { blocks, durable: false, count_at: 6 },
-                sector: cdb.u8::<1>() >> 2 & 0x07,
-                parts: cdb.u8::<9>(),
-                subchannel: cdb.u8::<10>(),
-            }))
         },
     ),
 ];
@@ -577,9 +474,10 @@ static RANGES: [(u8, u8); 256] = {
     ranges
 };
 
-/// Every command. Those of tapes and media changers, which mean other things by some operation codes, are apart.
+/// Every command. Those of optical drives, tapes and media changers, which mean other things by some operation codes, are
+/// apart.
 pub fn commands() -> impl Iterator<Item = &'static Entry> + Clone {
-    COMMANDS.iter().chain(tape::COMMANDS).chain(changer::COMMANDS)
+    COMMANDS.iter().chain(optical::COMMANDS).chain(tape::COMMANDS).chain(changer::COMMANDS)
 }
 
 /// The commands of an operation code that a device of that type has.
@@ -589,7 +487,8 @@ pub(super) fn of_opcode(opcode: u8, device: DeviceType) -> impl Iterator<Item = 
     let own = match device {
         DeviceType::Tape => tape::COMMANDS,
         DeviceType::Changer => changer::COMMANDS,
-        DeviceType::Disk | DeviceType::Optical => &[],
+        DeviceType::Optical => optical::COMMANDS,
+        DeviceType::Disk => &[],
     };
     let own = own.iter().filter(move |entry| entry.opcode == opcode);
     shared.iter().filter(move |entry| entry.types.include(device)).chain(own)

@@ -62,6 +62,12 @@ proptest! {
         if entry.opcode == 0x52 {
             fill[1] &= !0x02; // The reserved way to name a track.
         }
+        if entry.opcode == 0x5B {
+            fill[2] &= 0x01; // Most ways to close something.
+        }
+        if entry.opcode == 0x04 {
+            fill[1] = 0x11; // There is one way to format a disc.
+        }
         if entry.opcode == 0x83 {
             fill[10..13].fill(0); // Likewise.
         }

@@ -245,6 +245,9 @@ pub(super) const WRITE_MARKS: Traits = CHANGE.slow().data(DataKind::Parameters);
 /// ERASE of a tape.
 pub(super) const ERASE: Traits = WRITE_MARKS;
 
+/// What prepares a disc to be written, and what ends its tracks and sessions.
+pub(super) const RECORD: Traits = WRITE_MARKS;
+
 /// What moves media in a changer, or has it look at them: every initiator finds them elsewhere then.
 pub(super) const MOVE_MEDIUM: Traits = CHANGE_SETTINGS.slow();
 

@@ -1,7 +1,7 @@
 //! What is left to do for a command that is in order.
 
 use super::super::Blocks;
-use super::super::cdb::{Compare, Form};
+use super::super::cdb::{CloseFunction, Compare, Form};
 use super::super::reservation::{Out, ReserveInAction};
 use super::super::sanitize::Method;
 use super::super::sense::Format;
@@ -21,6 +21,8 @@ pub enum Step {
     Tape(TapeOp),
     /// Something with the elements of a media changer.
     Changer(ChangerOp),
+    /// Close a track or a session of the disc.
+    Close(CloseFunction),
     /// Take the parameter list to [`copy::List::parse`](crate::scsi::copy::List::parse), and copy between media.
     Copy,
 }

@@ -24,6 +24,7 @@ fn medium() -> Medium {
         removable: true,
         read_only: false,
         write_once: false,
+        recordable: None,
         write_cache: true,
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,

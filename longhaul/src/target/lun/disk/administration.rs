@@ -46,13 +46,14 @@ impl Disk {
     /// The same disk for an initiator that may administer the server.
     #[must_use]
     pub fn for_administrator(&self, administration: &Arc<Administration>) -> Self {
-        let Core { volume, unit, generation, tape, state, .. } = &*self.core;
+        let Core { volume, unit, generation, tape, disc, state, .. } = &*self.core;
         let core = Core {
             volume: Arc::clone(volume),
             unit: unit.for_administrator(),
             peers: OnceLock::new(),
             generation: *generation,
             tape: tape.clone(),
+            disc: disc.clone(),
             administration: Some(Arc::clone(administration)),
             state: Arc::clone(state),
         };

@@ -4,7 +4,7 @@
 //! Commands read it without a lock: the switches are one atomic word, and another atomic tells whether any
 //! initiator has a unit attention to be told. All changes are made under one lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use proto::scsi::attention::Attentions;
@@ -15,7 +15,7 @@ use super::super::Nexus;
 /// See the module.
 pub(super) struct Conditions {
     /// [`Switches`] in their word.
-    switches: AtomicU32,
+    switches: AtomicU64,
     /// Whether anything is pending in `attentions`.
     pending: AtomicBool,
     attentions: Mutex<Attentions<Nexus>>,
@@ -24,7 +24,7 @@ pub(super) struct Conditions {
 impl Conditions {
     pub(super) fn new(switches: Switches) -> Self {
         Self {
-            switches: AtomicU32::new(switches.to_bits()),
+            switches: AtomicU64::new(switches.to_bits()),
             pending: AtomicBool::new(false),
             attentions: Mutex::default(),
         }

@@ -13,12 +13,14 @@ use proto::scsi::unit::Medium;
 use proto::scsi::unit::optical::events::{MediaEvent, MediaEvents};
 use proto::scsi::{Capacity, DeviceType, Status};
 use tokio::time::timeout;
-use volume::Volume;
 use volume::tape::{Tape, TapeError};
+use volume::{Shape, Volume};
 
 use super::super::Nexus;
 use super::super::fault::Fault;
-use super::{Core, Disk};
+use super::disc::LoadedDisc;
+use super::{Core, Disk, LoadedMedium};
+use crate::recorded_disc::RecordedDisc;
 
 /// Why a medium stays in its drive.
 #[derive(Debug, thiserror::Error)]
@@ -26,12 +28,26 @@ pub enum ExchangeError {
     /// An initiator forbids its removal.
     #[error("an initiator has locked the tray")]
     Locked,
-    /// What was written to a tape cannot be made stable. Its initiator has not been told.
-    #[error("what was written to the tape last could not be made stable")]
-    Unstable(#[source] TapeError),
+    /// What was written to it cannot be made stable. Its initiator has not been told.
+    #[error("what was written to it last could not be made stable")]
+    Unstable(#[source] Unstable),
+    /// The new one cannot be read.
+    #[error("the new one cannot be read")]
+    Unreadable(#[source] volume::Error),
     /// Commands do not end.
     #[error("commands have been at the medium for {0:?}")]
     Busy(Duration),
+}
+
+/// Why what was written to a medium is not stable.
+#[derive(Debug, thiserror::Error)]
+pub enum Unstable {
+    /// It is a tape.
+    #[error(transparent)]
+    Tape(#[from] TapeError),
+    /// It is a disc.
+    #[error(transparent)]
+    Disc(#[from] volume::Error),
 }
 
 impl Disk {
@@ -56,15 +72,20 @@ impl Disk {
         }
         let write_once = core.unit.medium().device == DeviceType::Tape
             && Tape::check(&*volume).await.is_ok_and(|label| label.is_write_once);
+        let recorded = match core.unit.medium().device {
+            DeviceType::Optical => {
+                RecordedDisc::load(&*volume).await.map_err(ExchangeError::Unreadable)?
+            }
+            _ => None,
+        };
         let mut preventing = core.state.preventing.all();
         if !preventing.is_empty() && !force {
             core.media_events().establish(MediaEvent::EjectRequest);
             return Err(ExchangeError::Locked);
         }
         preventing.clear();
-        let old = core.unit.medium();
-        let blocks = volume.shape().size / u64::from(old.capacity.block_size);
-        let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, write_once, ..*old };
+        let medium = Self::exchanged(core.unit.medium(), volume.shape(), recorded.as_ref());
+        let medium = Medium { write_once, ..medium };
         let generation = core.state.generation.fetch_add(1, Ordering::AcqRel) + 1;
         let is_empty = medium.readiness().lacks_medium();
         let readiness = if is_empty { medium.readiness_ejected() } else { medium.readiness() };
@@ -75,9 +96,22 @@ impl Disk {
             }
         });
         let tape = super::tape::LoadedTape::of(medium.device);
+        let disc = recorded.map(LoadedDisc::new);
         let event = if is_empty { MediaEvent::MediaRemoval } else { MediaEvent::NewMedia };
         core.media_events().establish(event);
-        Ok(self.view_of(volume, core.unit.on(medium).known_as(known_as), (generation, tape)))
+        let unit = core.unit.on(medium).known_as(known_as);
+        Ok(self.view_of(volume, unit, LoadedMedium { generation, tape, disc }))
+    }
+
+    /// What takes the place of `old` in the drive.
+    fn exchanged(old: &Medium, shape: &Shape, recorded: Option<&RecordedDisc>) -> Medium {
+        let blocks = blocks_of(shape, recorded);
+        let recordable = recorded.map(|recorded| recorded.disc.disc_type());
+        let read_only = match old.device {
+            DeviceType::Optical => shape.read_only || recordable.is_none(),
+            _ => old.read_only,
+        };
+        Medium { capacity: Capacity { blocks, ..old.capacity }, recordable, read_only, ..*old }
     }
 
     /// The same, unless commands are at the medium for that long, or what was written to a tape is not stable then: so
@@ -112,7 +146,26 @@ impl Disk {
     }
 }
 
+/// How many blocks a medium has that initiators may use.
+pub(super) fn blocks_of(shape: &Shape, recorded: Option<&RecordedDisc>) -> u64 {
+    match recorded {
+        Some(recorded) => recorded.disc.blocks().into(),
+        None => shape.size / u64::from(shape.block_size),
+    }
+}
+
 impl Core {
+    /// Makes stable what was written to the medium before it leaves the drive.
+    pub(super) async fn settle_before_removal(&self) -> Result<(), Unstable> {
+        if let Some(tape) = &self.tape {
+            tape.settle().await?;
+        }
+        if let Some(disc) = &self.disc {
+            disc.settle(&*self.volume).await?;
+        }
+        Ok(())
+    }
+
     /// Refuses what comes by a view of a disc that is in the drive no more: the session is about to get another one.
     pub(super) fn refuse_outdated(&self) -> Result<(), Fault> {
         match self.generation == self.state.generation.load(Ordering::Acquire) {
@@ -271,7 +324,7 @@ mod tests {
         assert_eq!(sense(&run(&reader, &[0x1B, 0, 0, 0, 2, 0]).await), refused);
         assert_eq!(sense(&run(&reader, &[0x1E, 0, 0, 0, 1, 0]).await), refused);
         let write = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-        let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
-        assert_eq!(sense(&run(&drive, &write).await), unknown);
+        let protected = Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED);
+        assert_eq!(sense(&run(&drive, &write).await), protected);
     }
 }

@@ -40,6 +40,9 @@ impl Core {
             // As below: the room for it is made for tapes only.
             return Box::pin(self.run_on_tape(nexus, command, abort)).await;
         }
+        if let Some(disc) = self.disc_of(&command.parsed) {
+            return Box::pin(self.run_on_disc(disc, nexus, command, abort)).await;
+        }
         match self.outcome(nexus, command, &abort).await {
             Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
             Err(fault) => fault.response(self.sense_format()),
@@ -67,7 +70,7 @@ impl Core {
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
             Step::Changer(op) => return Box::pin(self.work_on_elements(op, abort)).await,
-            Step::Tape(_) => return Err(INTERNAL.into()),
+            Step::Tape(_) | Step::Close(_) => return Err(INTERNAL.into()),
         };
         self.flush_if_uncached(switches).await?;
         // What was done too late is not answered: another gateway may have changed the medium since.
@@ -75,7 +78,7 @@ impl Core {
     }
 
     /// Whether `nexus` may run a command now.
-    fn admit(&self, nexus: Nexus, parsed: &Parsed) -> Result<(), Fault> {
+    pub(super) fn admit(&self, nexus: Nexus, parsed: &Parsed) -> Result<(), Fault> {
         self.refuse_outdated()?;
         // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
         if parsed.cdb.is_ok() {
@@ -118,7 +121,9 @@ impl Core {
                 self.refuse_without_permit().map(|()| outcome)
             }
             Step::Reply(data) => Ok(TapeOutcome::replying(data)),
-            Step::Unit(_) | Step::Medium(_) | Step::Changer(_) | Step::Copy => Err(INTERNAL.into()),
+            Step::Unit(_) | Step::Medium(_) | Step::Changer(_) | Step::Close(_) | Step::Copy => {
+                Err(INTERNAL.into())
+            }
         }
     }
 
@@ -307,7 +312,11 @@ impl Core {
     }
 
     pub(super) async fn flush(&self) -> Result<(), Fault> {
-        self.volume.flush().await.map_err(|error| self.fault(&error, None))
+        let flushed = match &self.disc {
+            Some(disc) => disc.settle(&*self.volume).await,
+            None => self.volume.flush().await,
+        };
+        flushed.map_err(|error| self.fault(&error, None))
     }
 
     /// Works on what initiators are to be told.

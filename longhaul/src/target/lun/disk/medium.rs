@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// The blocks of a write for which there are data.
-    fn came(&self, blocks: Blocks, data: &[Bytes]) -> Blocks {
+    pub(super) fn came(&self, blocks: Blocks, data: &[Bytes]) -> Blocks {
         let came = data::length(data) / self.unit.block_size() as usize;
         Blocks { count: blocks.count.min(u32::try_from(came).unwrap_or(u32::MAX)), ..blocks }
     }
@@ -152,7 +152,12 @@ impl Core {
     }
 
     /// Writes each piece as it lies in memory, all at once; blocks never mix, so their order is free.
-    async fn write(&self, blocks: Blocks, data: Vec<Bytes>, durable: bool) -> Result<(), Fault> {
+    pub(super) async fn write(
+        &self,
+        blocks: Blocks,
+        data: Vec<Bytes>,
+        durable: bool,
+    ) -> Result<(), Fault> {
         let Span { at, len } = self.span(blocks);
         let mut pieces = data::whole_blocks(data, len as usize, self.unit.block_size() as usize);
         let several = pieces.len() > 1;

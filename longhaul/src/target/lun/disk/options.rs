@@ -11,7 +11,9 @@ use proto::scsi::unit::Medium;
 use volume::{CryptoErase, Shape};
 
 use super::super::{MediaChanger, MediumPermit, SharedReservations, TRANSFER_MAX};
+use super::exchange::blocks_of;
 use super::reserved::StoredReservations;
+use crate::recorded_disc::RecordedDisc;
 use crate::scsi_device::ScsiDevice;
 
 /// What may be chosen for a disk.
@@ -40,6 +42,8 @@ pub struct Options {
     pub read_only: bool,
     /// It is a tape that is written once.
     pub write_once: bool,
+    /// It is a disc that can be written, on which this has been recorded.
+    pub recorded: Option<RecordedDisc>,
     /// Space may be given back, if the volume can.
     pub thin: bool,
     /// How many bytes a second a SANITIZE overwrites at most; as many as the volume takes if `None`.
@@ -104,6 +108,7 @@ impl Default for Options {
             vanishes: false,
             read_only: false,
             write_once: false,
+            recorded: None,
             thin: true,
             sanitize_rate: None,
             key: None,
@@ -132,17 +137,18 @@ impl Options {
 
     /// The medium of a volume of this shape.
     pub(super) fn medium(&self, shape: &Shape) -> Medium {
-        let Shape { size, block_size, physical_block_size, .. } = *shape;
+        let Shape { block_size, physical_block_size, .. } = *shape;
+        let recorded = self.recorded.as_ref();
         let physical_block_size =
             self.physical_block_size.unwrap_or(physical_block_size).max(block_size);
-        let is_disc = self.device == DeviceType::Optical;
+        let is_pressed = self.device == DeviceType::Optical && recorded.is_none();
         // The medium of a drive is used as what it is, and not block by block.
         let is_drive = self.device != DeviceType::Disk;
         let discard = shape.discard.filter(|_| self.thin && !is_drive);
         Medium {
             device: self.device,
             capacity: Capacity {
-                blocks: size / u64::from(block_size),
+                blocks: blocks_of(shape, recorded),
                 block_size,
                 physical_exponent: match self.device {
                     DeviceType::Disk => (physical_block_size / block_size).ilog2() as u8,
@@ -153,8 +159,9 @@ impl Options {
                 protected: false,
             },
             removable: self.removable || is_drive,
-            read_only: shape.read_only || self.read_only || is_disc,
+            read_only: shape.read_only || self.read_only || is_pressed,
             write_once: self.write_once,
+            recordable: recorded.map(|recorded| recorded.disc.disc_type()),
             write_cache: shape.write_cache && !is_drive,
             unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
             transfer_max: TRANSFER_MAX / block_size,

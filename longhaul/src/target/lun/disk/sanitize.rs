@@ -182,9 +182,17 @@ impl Core {
         let grown = self.state.grown.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (volume, unit) = grown.filter(|(_, unit)| unit.blocks() > self.unit.blocks())?;
         let state = Arc::clone(&self.state);
-        let (generation, peers, tape) = (self.generation, OnceLock::new(), self.tape.clone());
-        let administration = self.administration.clone();
-        Some(Arc::new(Self { volume, unit, peers, generation, tape, administration, state }))
+        let Self { generation, tape, disc, administration, .. } = self;
+        Some(Arc::new(Self {
+            volume,
+            unit,
+            peers: OnceLock::new(),
+            generation: *generation,
+            tape: tape.clone(),
+            disc: disc.clone(),
+            administration: administration.clone(),
+            state,
+        }))
     }
 
     async fn wipe_from(&self, from: u64, work: &Work) -> Result<(), Fault> {

@@ -52,7 +52,7 @@ impl LoadedTape {
     }
 
     /// Makes stable what was written, unless its initiator knows that this has failed.
-    async fn settle(&self) -> Result<(), TapeError> {
+    pub(super) async fn settle(&self) -> Result<(), TapeError> {
         match &mut *self.tape.lock().await {
             Some(Opened { tape, is_told: false }) => tape.sync().await,
             _ => Ok(()),
@@ -203,14 +203,6 @@ impl Core {
                 let moved = move_head(tape, op).await.map_err(|why| self.tape_fault(&why, 0))?;
                 Ok(moved.map_or_else(TapeOutcome::default, TapeOutcome::telling))
             }
-        }
-    }
-
-    /// Makes stable what was written to the tape before it leaves the drive.
-    pub(super) async fn settle_before_removal(&self) -> Result<(), TapeError> {
-        match &self.tape {
-            Some(loaded) => loaded.settle().await,
-            None => Ok(()),
         }
     }
 

@@ -1,55 +1,29 @@
 //! The device server of an optical drive (MMC-6), as far as it is not that of a disk: what it tells of the drive and of
-//! the disc in it. A disc has one session with one track of data, which is complete.
+//! the disc in it, and what may be written to that.
 
 mod configuration;
+mod disc;
 pub mod events;
 mod information;
 mod toc;
 
-use super::super::cdb::{Access, OpticalCdb};
+pub use disc::{Disc, DiscStatus, DiscType, Track};
+
+use super::super::cdb::{Access, CloseFunction, OpticalCdb};
 use super::super::readiness::Readiness;
 use super::super::sense::Additional;
 use super::super::{Blocks, Sense};
+use super::step::DONE;
 use super::{MediumOp, Step, UnitOp, truncate};
 
 /// The bytes of a block.
 pub const BLOCK_SIZE: u32 = 2048;
 
-/// What a disc is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiscType {
-    /// CD-ROM.
-    Cd,
-    /// DVD-ROM.
-    Dvd,
-}
-
-/// How many blocks a CD has at most: 900 MB, which are a little less than the 100 minutes that its addresses have.
-const CD_BLOCKS_MAX: u64 = 900_000_000 / BLOCK_SIZE as u64;
-
-/// A disc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disc {
-    /// How many blocks it has.
-    pub blocks: u32,
-}
-
-impl Disc {
-    /// The most blocks of a disc: its addresses have 32 bits, and that of the lead-out is one of them.
-    pub const BLOCKS_MAX: u64 = u32::MAX as u64;
-
-    /// What it is, by its size.
-    #[must_use]
-    pub const fn kind(self) -> DiscType {
-        if self.blocks as u64 <= CD_BLOCKS_MAX { DiscType::Cd } else { DiscType::Dvd }
-    }
-}
-
 /// What a command asks for, or why it is refused. The drive is in this state; it has a disc if that says so.
-pub(super) fn plan(cdb: OpticalCdb, drive: Drive) -> Result<Step, Sense> {
+pub(super) fn plan(cdb: OpticalCdb, drive: &Drive) -> Result<Step, Sense> {
     let (data, allocation) = match cdb {
         OpticalCdb::GetConfiguration { requested, from, allocation } => {
-            (configuration::features(drive.disc, requested, from)?, allocation)
+            (configuration::features(drive.disc_type(), requested, from)?, allocation)
         }
         OpticalCdb::GetEventStatus { polled: false, .. } => {
             // MMC-6, 6.6.2: events are not told later, by a command that waits.
@@ -73,6 +47,23 @@ pub(super) fn plan(cdb: OpticalCdb, drive: Drive) -> Result<Step, Sense> {
         OpticalCdb::ReadDiscStructure { media, layer, format, allocation } => {
             (information::structure(drive.disc()?, media, layer, format)?, allocation)
         }
+        OpticalCdb::ReadFormatCapacities { allocation } => {
+            (information::format_capacities(drive.disc()?), allocation)
+        }
+        OpticalCdb::ReadBufferCapacity { blocks, allocation } => {
+            (information::buffer_capacity(blocks), allocation)
+        }
+        // There is no laser to calibrate, and no motor.
+        OpticalCdb::SendOpc { .. } | OpticalCdb::SetCdSpeed => return Ok(DONE),
+        // Whatever is written formats it.
+        OpticalCdb::FormatUnit => {
+            return match drive.disc_type() {
+                Some(DiscType::DvdPlusRw) => Ok(DONE),
+                _ => Err(Sense::illegal(Additional::CANNOT_FORMAT_MEDIUM)),
+            };
+        }
+        OpticalCdb::Close(CloseFunction::StopFormatting) => return Ok(DONE),
+        OpticalCdb::Close(function) => return Ok(Step::Close(function)),
         OpticalCdb::ReadCd { access, sector, parts, subchannel } => {
             return read_cd(drive, access, sector, parts, subchannel);
         }
@@ -81,7 +72,7 @@ pub(super) fn plan(cdb: OpticalCdb, drive: Drive) -> Result<Step, Sense> {
 }
 
 /// A drive, and the disc in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Drive {
     /// Its state.
     pub(super) readiness: Readiness,
@@ -92,14 +83,19 @@ pub(super) struct Drive {
 }
 
 impl Drive {
-    fn disc(self) -> Result<Disc, Sense> {
-        self.disc.ok_or_else(|| self.readiness.sense().unwrap_or(Sense::illegal(Additional::NONE)))
+    fn disc(&self) -> Result<&Disc, Sense> {
+        let none = || self.readiness.sense().unwrap_or(Sense::illegal(Additional::NONE));
+        self.disc.as_ref().ok_or_else(none)
+    }
+
+    fn disc_type(&self) -> Option<DiscType> {
+        self.disc.as_ref().map(Disc::disc_type)
     }
 }
 
 /// READ CD of user data, as READ reads them: there is no more of a sector in an image.
 fn read_cd(
-    drive: Drive,
+    drive: &Drive,
     access: Access,
     sector: u8,
     parts: u8,
@@ -109,16 +105,14 @@ fn read_cd(
     const MODE_1: u8 = 0b010;
     const USER_DATA: u8 = 0x10;
     let disc = drive.disc()?;
-    if disc.kind() != DiscType::Cd || !matches!(sector, ANY | MODE_1) {
+    if !disc.disc_type().is_cd() || !matches!(sector, ANY | MODE_1) {
         return Err(Sense::illegal(Additional::ILLEGAL_MODE_FOR_TRACK));
     }
     if subchannel != 0 {
         return Err(Sense::invalid_cdb(10, Some(2)));
     }
-    let Blocks { lba, count } = access.blocks;
-    if lba >= disc.blocks.into() || u64::from(count) > u64::from(disc.blocks) - lba {
-        return Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE));
-    }
+    let Blocks { count, .. } = access.blocks;
+    disc.check_read(access.blocks)?;
     match parts {
         // MMC-6, 6.19.3.4: nothing of the sectors is transferred.
         0 => Ok(Step::Reply(Vec::new())),
@@ -130,5 +124,7 @@ fn read_cd(
     }
 }
 
+#[cfg(test)]
+mod burning_tests;
 #[cfg(test)]
 mod tests;

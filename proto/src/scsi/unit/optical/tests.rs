@@ -28,6 +28,7 @@ fn unit(blocks: u64) -> Unit {
         removable: true,
         read_only: true,
         write_once: false,
+        recordable: None,
         write_cache: false,
         unmap_granularity: None,
         transfer_max: 4096,
@@ -207,14 +208,14 @@ fn drive_without_a_disc_says_whether_its_tray_is_open() {
 fn mode_pages_are_those_of_a_drive() {
     let cd = unit(CD);
     let capabilities = reply(&cd, &[0x5A, 0, 0x2A, 0, 0, 0, 0, 0, 255]);
-    assert_eq!(capabilities[..14], [0, 28, 0, 0, 0, 0, 0, 0, 0x2A, 20, 0x08, 0, 0, 0]);
+    assert_eq!(capabilities[..14], [0, 28, 0, 0, 0, 0, 0, 0, 0x2A, 20, 0x09, 1, 0xC0, 0]);
     assert_eq!(capabilities[14], 0x29);
     let locked = Switches { locked: true, ..cd.defaults() };
     match plan_in(&cd, &[0x1A, 0, 0x2A, 0, 255, 0], locked) {
         Ok(Step::Reply(data)) => assert_eq!((data[0], data[10]), (25, 0x2B)),
         other => panic!("{other:?}"),
     }
-    for page in [0x01, 0x0A, 0x0E, 0x1C] {
+    for page in [0x01, 0x05, 0x0A, 0x0E, 0x1C] {
         assert_eq!(reply(&cd, &[0x1A, 0, page, 0, 255, 0])[4], page);
     }
     // The caching page is of disks.

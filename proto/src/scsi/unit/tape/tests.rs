@@ -26,6 +26,7 @@ fn unit() -> Unit {
         removable: true,
         read_only: false,
         write_once: false,
+        recordable: None,
         write_cache: false,
         unmap_granularity: None,
         transfer_max: TRANSFER_MAX / UNIT,
