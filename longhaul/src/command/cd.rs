@@ -1,5 +1,7 @@
 //! `longhaul cd`: the disc in the optical drive of a server.
 
+mod burn;
+
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,7 +30,7 @@ use crate::store::iscsi::Writers;
 use crate::store::scsi::RawUnit;
 use crate::uri::Uri;
 
-/// Look at the disc in the optical drive of a server, and read it
+/// Look at the disc in the optical drive of a server, read it, and burn one
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -39,7 +41,8 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   longhaul cd toc iscsi://server/iqn.2026-11.dev.longhaul:movies
-  longhaul cd read iscsi://server/iqn.2026-11.dev.longhaul:movies movie.iso";
+  longhaul cd read iscsi://server/iqn.2026-11.dev.longhaul:movies movie.iso
+  longhaul cd burn iscsi://server/iqn.2026-11.dev.longhaul:blank backup.iso --verify";
 
 #[derive(Debug, Subcommand)]
 enum Action {
@@ -59,6 +62,8 @@ enum Action {
         #[arg(default_value = "-")]
         to: PathBuf,
     },
+    /// Burn an image onto the disc: a blank CD-R, DVD+R or BD-R, or one that can be written over
+    Burn(burn::BurnArgs),
 }
 
 /// A drive.
@@ -81,6 +86,7 @@ pub async fn run(args: Args) -> Outcome {
     match args.action {
         Action::Toc { drive, json } => toc(&drive, json).await,
         Action::Read { drive, to } => read(&drive, &to).await,
+        Action::Burn(args) => burn::run(args).await,
     }
 }
 

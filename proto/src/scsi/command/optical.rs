@@ -1,8 +1,10 @@
 //! Command blocks for an optical drive (MMC-6), and readers for what it answers.
 
-use super::{Command, block};
+use super::{Command, Transfer, block};
 use crate::reader::Reader;
 use crate::scsi::Malformed;
+use crate::scsi::cdb::CloseFunction;
+use crate::scsi::unit::optical::DiscStatus;
 
 /// Room for 99 tracks and the lead-out.
 const TOC: u16 = 4 + 100 * 8;
@@ -36,6 +38,146 @@ impl Command {
     pub fn read_toc() -> Self {
         let [high, low] = TOC.to_be_bytes();
         Self::asking(block([0x43, 0, 0, 0, 0, 0, 0, high, low]), TOC.into())
+    }
+
+    /// GET CONFIGURATION: the current profile; read the answer with [`current_profile`].
+    #[must_use]
+    pub fn get_profile() -> Self {
+        Self::asking(block([0x46, 0, 0, 0, 0, 0, 0, 0, 8]), 8)
+    }
+
+    /// READ DISC INFORMATION: read the answer with [`DiscInfo::parse`].
+    #[must_use]
+    pub fn read_disc_information() -> Self {
+        const STANDARD: u8 = 34;
+        Self::asking(block([0x51, 0, 0, 0, 0, 0, 0, 0, STANDARD]), STANDARD.into())
+    }
+
+    /// READ TRACK INFORMATION of the track of this number, or of the one that is open or can be begun: FFh on a CD. Read the
+    /// answer with [`TrackInfo::parse`].
+    #[must_use]
+    pub fn read_track_information(number: u8) -> Self {
+        const WHOLE: u8 = 48;
+        Self::asking(block([0x52, 1, 0, 0, 0, number, 0, 0, WHOLE]), WHOLE.into())
+    }
+
+    /// MODE SENSE (10) of the write parameters; change them with [`WriteParameters::select`].
+    #[must_use]
+    pub fn write_parameters() -> Self {
+        const ROOM: u8 = 252;
+        Self::asking(block([0x5A, 0x08, WRITE_PARAMETERS, 0, 0, 0, 0, 0, ROOM]), ROOM.into())
+    }
+
+    /// CLOSE TRACK SESSION; the command ends when it is done.
+    #[must_use]
+    pub fn close(function: CloseFunction, track: u8) -> Self {
+        let function = match function {
+            CloseFunction::StopFormatting => 0b000,
+            CloseFunction::Track => 0b001,
+            CloseFunction::Session => 0b010,
+            CloseFunction::Finalize => 0b110,
+        };
+        Self { cdb: block([0x5B, 0, function, 0, 0, track]), transfer: Transfer::None }
+    }
+}
+
+/// The mode page of the write parameters.
+const WRITE_PARAMETERS: u8 = 0x05;
+
+/// The current profile of GET CONFIGURATION data; zero without a disc.
+pub fn current_profile(bytes: &[u8]) -> Result<u16, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let [_length_and_reserved @ .., high, low] = reader.array::<8>()?;
+    Ok(u16::from_be_bytes([high, low]))
+}
+
+/// What READ DISC INFORMATION tells (MMC-6, 6.21.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiscInfo {
+    /// How much of it has been recorded.
+    pub status: DiscStatus,
+    /// What is on it can be written over.
+    pub is_erasable: bool,
+    /// The last track, the one that can be begun among them.
+    pub last_track: u8,
+}
+
+impl DiscInfo {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        const ERASABLE: u8 = 0x10;
+        let mut reader = Reader::new(bytes);
+        let [_, _, states, _first, _sessions, _first_of_last, last_track] = reader.array()?;
+        let status = match states & 0x03 {
+            0b00 => DiscStatus::Blank,
+            0b01 => DiscStatus::Appendable,
+            _ => DiscStatus::Complete,
+        };
+        Ok(Self { status, is_erasable: states & ERASABLE != 0, last_track })
+    }
+}
+
+/// What READ TRACK INFORMATION tells of a track that is written (MMC-6, 6.26.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrackInfo {
+    /// Its number.
+    pub number: u8,
+    /// Its first block.
+    pub first: u32,
+    /// The block that is written next, if one can be.
+    pub next: Option<u32>,
+    /// How many can be written.
+    pub free: u32,
+}
+
+impl TrackInfo {
+    /// Reads it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        const NWA_V: u8 = 0x01;
+        let mut reader = Reader::new(bytes);
+        let [_, _, number, _, _, _, _, valid] = reader.array()?;
+        let (first, next, free) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        Ok(Self { number, first, next: (valid & NWA_V != 0).then_some(next), free })
+    }
+}
+
+/// The write parameters of a drive, as MODE SENSE (10) tells them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteParameters(Vec<u8>);
+
+impl WriteParameters {
+    /// Reads them.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let [_, _, _, _, _, _, high, low] = reader.array()?;
+        reader.take(u16::from_be_bytes([high, low]).into())?;
+        let [code, length] = reader.array()?;
+        if code & 0x3F != WRITE_PARAMETERS {
+            return Err(Malformed::Field("PAGE CODE"));
+        }
+        Ok(Self(reader.take(length.into())?.to_vec()))
+    }
+
+    /// MODE SELECT (10) of them, so that a CD is written track at once with blocks of 2048 bytes, and another session may
+    /// follow or not; and its data.
+    pub fn select(&self, multi_session: bool) -> Result<(Command, Vec<u8>), Malformed> {
+        const TRACK_AT_ONCE: u8 = 0x01;
+        const BUFFER_PROTECTED: u8 = 0x40;
+        const DATA_TRACK: u8 = 0x04;
+        const MODE_1: u8 = 0x08;
+        let [kind, _, data_block, rest @ ..] = &*self.0 else {
+            return Err(Malformed::Field("PAGE LENGTH"));
+        };
+        let sessions = if multi_session { 0b11 << 6 } else { 0 };
+        let mut list = vec![0; 8];
+        list.extend([WRITE_PARAMETERS, self.0.len() as u8]);
+        list.extend([kind & BUFFER_PROTECTED | TRACK_AT_ONCE, sessions | DATA_TRACK]);
+        list.push(data_block & 0xF0 | MODE_1);
+        list.extend(rest);
+        let [high, low] = (list.len() as u16).to_be_bytes();
+        let transfer = Transfer::Out(list.len() as u32);
+        let cdb = block([0x55, 0x10, 0, 0, 0, 0, 0, high, low]);
+        Ok((Command { cdb, transfer }, list))
     }
 }
 
