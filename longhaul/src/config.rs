@@ -50,8 +50,8 @@ use disk::TargetName;
 pub use disk::{Appearance, BlankDisc, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
-use option::{idle_blank, idle_passed};
-pub(crate) use option::{idle_direct, idle_size, idle_worm, trailing_option};
+use option::idle_passed;
+pub(crate) use option::{idle_blank, idle_direct, idle_size, idle_worm, trailing_option};
 pub use options::{ServerOptions, sections};
 pub(crate) use options::{UNLOCK, UPSTREAM};
 

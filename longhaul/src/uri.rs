@@ -286,8 +286,8 @@ impl Uri {
 
     /// Whether it names a disc, for an optical drive.
     #[must_use]
-    pub const fn is_disc(&self) -> bool {
-        matches!(self, Self::Cdrom(Some(_)))
+    pub fn is_disc(&self) -> bool {
+        matches!(self.location(), Location::Drive(Some(_)))
     }
 
     /// Whether a network lies between here and some of the volume.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use clap::Subcommand;
 use proto::scsi::command::Command;
-use proto::scsi::command::optical::{Toc, Track};
+use proto::scsi::command::optical::{DiscInfo, OpenTrack, Toc, Track, current_profile};
+use proto::scsi::unit::optical::{BLOCK_SIZE, DiscStatus};
 use proto::scsi::{Capacity, DeviceType};
 use serde::Serialize;
 use tokio::task::block_in_place;
@@ -94,9 +95,13 @@ pub async fn run(args: Args) -> Outcome {
 #[derive(Debug, Serialize)]
 struct TocInfo {
     uri: String,
+    /// What it is, if the drive tells it.
+    disc: Option<&'static str>,
     tracks: Vec<TrackInfo>,
     /// How many blocks it has.
     blocks: u32,
+    /// How many can be added.
+    free: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,7 +114,7 @@ struct TrackInfo {
 }
 
 impl TocInfo {
-    fn new(uri: &Uri, tracks: &[Track], end: u32) -> Self {
+    fn new(uri: &Uri, (tracks, end): (&[Track], u32), writable: &Writable) -> Self {
         let ends = tracks.iter().skip(1).map(|next| next.lba).chain([end]);
         let tracks = tracks.iter().zip(ends).map(|(track, end)| TrackInfo {
             number: track.number,
@@ -117,35 +122,80 @@ impl TocInfo {
             first_block: track.lba,
             blocks: end.saturating_sub(track.lba),
         });
-        Self { uri: uri.to_string(), tracks: tracks.collect(), blocks: end }
+        let Writable { disc, free, .. } = *writable;
+        Self { uri: uri.to_string(), disc, tracks: tracks.collect(), blocks: end, free }
     }
 }
 
 impl fmt::Display for TocInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.uri)?;
+        if let Some(disc) = self.disc {
+            writeln!(f, "  disc         {disc}")?;
+        }
         for TrackInfo { number, kind, first_block, blocks } in &self.tracks {
             writeln!(f, "  track {number:2}     {kind}, {blocks} blocks from {first_block} on")?;
         }
-        write!(f, "  end          block {}", self.blocks)
+        write!(f, "  end          block {}", self.blocks)?;
+        match self.free {
+            0 => Ok(()),
+            free => {
+                let room = Size(u64::from(free) * u64::from(BLOCK_SIZE));
+                write!(f, "\n  room         {room} bytes more")
+            }
+        }
     }
 }
 
 async fn toc(drive: &DriveArgs, json: bool) -> Outcome {
     let unit = open_unit(&drive.uri, &drive.options().await?).await?;
-    let found = read_toc(&drive.uri, &*unit).await;
+    let found = look(&drive.uri, &*unit).await;
     unit.close().await;
-    let (tracks, end) = found?;
-    let info = TocInfo::new(&drive.uri, &tracks, end);
+    let ((tracks, end), writable) = found?;
+    let info = TocInfo::new(&drive.uri, (&tracks, end), &writable);
     match json {
         true => say_json(&info),
         false => say(&info.to_string()),
     }
 }
 
+/// What is known of a disc beside its tracks: its type, and what may be added.
+#[derive(Debug, Default)]
+struct Writable {
+    disc: Option<&'static str>,
+    has_tracks: bool,
+    free: u32,
+}
+
+async fn look(uri: &Uri, unit: &dyn RawUnit) -> Outcome<((Vec<Track>, u32), Writable)> {
+    refuse_other(uri, unit.standard().device_type())?;
+    let writable =
+        look_for_room(unit).await.unwrap_or(Writable { has_tracks: true, ..Writable::default() });
+    // A disc of which no session is closed has no table of contents.
+    let toc = match writable.has_tracks {
+        true => read_toc(uri, unit).await?,
+        false => (Vec::new(), 0),
+    };
+    Ok((toc, writable))
+}
+
+/// What may be added to a disc, if the drive can tell it.
+async fn look_for_room(unit: &dyn RawUnit) -> Option<Writable> {
+    let ask = async |command| unit.ask(command, Bytes::new()).await.ok();
+    let profile = current_profile(&ask(Command::get_profile()).await?).ok()?;
+    let disc = burn::disc_name(profile);
+    let info = DiscInfo::parse(&ask(Command::read_disc_information()).await?).ok()?;
+    if info.status == DiscStatus::Complete {
+        return Some(Writable { disc, has_tracks: true, free: 0 });
+    }
+    let track = ask(Command::read_track_information(info.last_track)).await?;
+    let track = OpenTrack::parse(&track).ok()?;
+    let has_tracks = info.closed_sessions > 0;
+    Some(Writable { disc, has_tracks, free: track.free })
+}
+
 /// The tracks of a disc, and the block behind the last of them.
 async fn read_toc(uri: &Uri, unit: &dyn RawUnit) -> Outcome<(Vec<Track>, u32)> {
-    refuse_other(uri, unit.standard().device_type())?;
     let what = || format!("cannot read the table of contents of the disc in {uri}");
     let answer = unit.ask(Command::read_toc(), Bytes::new()).await.or_fail(what)?;
     let Toc { tracks, end } = Toc::parse(&answer).or_fail(what)?;

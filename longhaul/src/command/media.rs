@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::invite::PATIENCE;
 use super::server_socket::ServerSocket;
 use super::{say, say_done, say_json};
+use crate::config::BlankDisc;
 use crate::failure::{OrFail as _, Outcome};
 use crate::printable::{OneLine, Shown as _};
 use crate::size::Size;
@@ -29,6 +30,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   longhaul media load movies /srv/debian.iso
+  longhaul media load movies /srv/backup.iso --blank bd-r
   longhaul media eject movies
   longhaul media load backup /srv/tapes/B.tape
   longhaul media list
@@ -54,6 +56,9 @@ enum Action {
         drive: String,
         /// The image of the disc, or the file of the tape
         iso: PathBuf,
+        /// Make the disc, a blank one, if there is no such file: cd-r, dvd+rw or bd-r
+        #[arg(long, value_name = "DISC")]
+        blank: Option<BlankDisc>,
         #[command(flatten)]
         force: Force,
     },
@@ -110,7 +115,7 @@ struct Force {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
     List,
-    Load { drive: String, disc: PathBuf, force: bool },
+    Load { drive: String, disc: PathBuf, blank: Option<BlankDisc>, force: bool },
     Eject { drive: String, force: bool },
     Changer { changer: String, action: ChangerAction, force: bool },
 }
@@ -227,11 +232,11 @@ pub async fn run(args: Args) -> Outcome {
     let Args { action, server } = args;
     match action {
         Action::List { json } => list(json, &server).await,
-        Action::Load { drive, iso, force: Force { force } } => {
+        Action::Load { drive, iso, blank, force: Force { force } } => {
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
-            say_done(&ask(&server, &Request::Load { drive, disc, force }).await?)
+            say_done(&ask(&server, &Request::Load { drive, disc, blank, force }).await?)
         }
         Action::Eject { drive, force: Force { force } } => {
             say_done(&ask(&server, &Request::Eject { drive, force }).await?)

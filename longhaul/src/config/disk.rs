@@ -8,6 +8,8 @@ use proto::scsi::elements::Layout;
 use proto::scsi::inquiry::SERIAL_MAX;
 use proto::scsi::unit::optical::DiscType;
 
+use serde::{Deserialize, Serialize};
+
 use super::target_of;
 use crate::size::Size;
 
@@ -152,7 +154,8 @@ fn counted(number: u32, least: u16, most: u16, what: &str) -> Result<u16, String
 }
 
 /// A blank disc that is to be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct BlankDisc(pub DiscType);
 
 impl BlankDisc {
@@ -168,6 +171,20 @@ impl FromStr for BlankDisc {
         let unknown =
             || format!("`{text}` is no disc that can be made: write cd-r, dvd+rw or bd-r");
         found.map(|(_, disc)| Self(disc)).ok_or_else(unknown)
+    }
+}
+
+impl TryFrom<String> for BlankDisc {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<BlankDisc> for String {
+    fn from(disc: BlankDisc) -> Self {
+        disc.to_string()
     }
 }
 

@@ -125,7 +125,7 @@ pub(crate) fn idle_worm(uri: &Uri, worm: bool) -> Option<String> {
 }
 
 /// Why `blank` means nothing for this volume, if it does not.
-pub(super) fn idle_blank(uri: &Uri, blank: Option<BlankDisc>) -> Option<String> {
+pub(crate) fn idle_blank(uri: &Uri, blank: Option<BlankDisc>) -> Option<String> {
     let idle = blank.is_some() && !uri.is_disc();
     idle.then(|| format!("blank is for discs (cdrom:PATH), not {uri}: leave it out"))
 }

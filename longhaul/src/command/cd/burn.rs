@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesOrdered, StreamExt as _};
+use proto::scsi::cdb::CloseFunction;
 use proto::scsi::command::Command;
-use proto::scsi::command::optical::{DiscInfo, TrackInfo, WriteParameters, current_profile};
+use proto::scsi::command::optical::{DiscInfo, OpenTrack, WriteParameters, current_profile};
 use proto::scsi::unit::optical::{BLOCK_SIZE, DiscStatus};
 use proto::scsi::{Blocks, Capacity, Sense, Status};
 use tokio::task::block_in_place;
@@ -30,7 +31,6 @@ use crate::size::Size;
 use crate::store::iscsi::{UnitError, Writers};
 use crate::store::scsi::{Executed, Lost, Pending, RawUnit};
 use crate::uri::Uri;
-use proto::scsi::cdb::CloseFunction;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BurnArgs {
@@ -135,13 +135,30 @@ impl Kind {
             0x0009 | 0x000A => Ok(Self::Cd),
             0x0011 | 0x0014 | 0x001B | 0x002B | 0x0041 => Ok(Self::Sequential),
             0x0012 | 0x0013 | 0x001A | 0x0043 => Ok(Self::Overwritable),
-            0x0000 => Err("there is no disc in it"),
-            0x0008 => Err("it is a CD-ROM"),
-            0x0010 => Err("it is a DVD-ROM"),
-            0x0040 => Err("it is a BD-ROM"),
-            _ => Err("it is a disc that this program cannot write"),
+            0x0000 => Err("there is no disc in the drive"),
+            0x0008 | 0x0010 | 0x0040 => Err("it was pressed, not recorded"),
+            _ => Err("it is of a type that this program cannot write"),
         }
     }
+}
+
+/// What a disc of this profile is called (MMC-6, table 92).
+pub(super) const fn disc_name(profile: u16) -> Option<&'static str> {
+    Some(match profile {
+        0x0008 => "CD-ROM",
+        0x0009 => "CD-R",
+        0x000A => "CD-RW",
+        0x0010 => "DVD-ROM",
+        0x0011 => "DVD-R",
+        0x0012 => "DVD-RAM",
+        0x0013 | 0x0014 => "DVD-RW",
+        0x001A => "DVD+RW",
+        0x001B | 0x002B => "DVD+R",
+        0x0040 => "BD-ROM",
+        0x0041 | 0x0042 => "BD-R",
+        0x0043 => "BD-RE",
+        _ => return None,
+    })
 }
 
 /// Where on the disc the image goes.
@@ -183,7 +200,7 @@ impl Burner {
             self.verify(image, place).await?;
         }
         let how = if args.verify { "burnt and compared" } else { "burnt" };
-        Ok(format!("{}: {how}, {} from block {} on", self.uri, Size(image.size), place.first))
+        Ok(format!("{}: {how}: {} bytes from block {} on", self.uri, image.size, place.first))
     }
 
     async fn ask(&self, command: Command) -> Outcome<Bytes> {
@@ -262,12 +279,12 @@ impl Burner {
     }
 
     /// The track that is written next.
-    async fn open_track(&self, kind: Kind, last: u8) -> Outcome<TrackInfo> {
+    async fn open_track(&self, kind: Kind, last: u8) -> Outcome<OpenTrack> {
         /// The invisible track of a CD (MMC-6, 4.2.3.4).
         const INVISIBLE: u8 = 0xFF;
         let number = if kind == Kind::Cd { INVISIBLE } else { last };
         let answer = self.ask(Command::read_track_information(number)).await?;
-        TrackInfo::parse(&answer).or_fail(|| "the track cannot be read".to_owned())
+        OpenTrack::parse(&answer).or_fail(|| "the track cannot be read".to_owned())
     }
 
     /// Writes the image, over lost connections.

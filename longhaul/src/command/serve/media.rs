@@ -11,7 +11,7 @@ use super::live::{Live, OpenVolume};
 use super::{open_one, served_before};
 use crate::chain::Chain;
 use crate::command::media::{Drive, Listed, Request};
-use crate::config::Served;
+use crate::config::{BlankDisc, Served, idle_blank};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::served_volumes::OnExchange;
@@ -40,7 +40,9 @@ impl Live {
                 let listed = Listed { drives: self.drives(), changers: self.changers() };
                 serde_json::to_string(&listed).or_fail(|| "cannot list the drives".to_owned())
             }
-            Request::Load { drive, disc, force } => self.load(&drive, disc, force).await,
+            Request::Load { drive, disc, blank, force } => {
+                self.load(&drive, disc, blank, force).await
+            }
             Request::Eject { drive, force } => self.eject(&drive, force).await,
             Request::Changer { changer, action, force } => {
                 self.operate(&changer, action, force).await
@@ -67,10 +69,16 @@ impl Live {
         self.volumes().iter().filter_map(drive).collect()
     }
 
-    async fn load(&mut self, name: &str, disc: PathBuf, force: bool) -> Outcome<String> {
+    async fn load(
+        &mut self,
+        name: &str,
+        disc: PathBuf,
+        blank: Option<BlankDisc>,
+        force: bool,
+    ) -> Outcome<String> {
         let shown = disc.shown().to_string();
         self.refuse_drive_of_changer(name)?;
-        match self.drive_with_tape(&disc).await {
+        match self.drive_that_writes(&disc).await {
             Some(other) if other != name => {
                 return Err(Failure::new(format!("cannot put {shown} into {name}"))
                     .because(format!("it is in the drive {other} of this server"))
@@ -78,7 +86,13 @@ impl Live {
             }
             Some(_) => self.reload(name, disc, force).await?,
             None => {
-                self.exchange(name, Some(disc), force).await.map_err(|why| why.explain(name))?;
+                let mut volume = self.drive(name, Some(disc))?;
+                volume.blank = blank;
+                if let Some(why) = idle_blank(&volume.uri, blank) {
+                    return Err(Failure::usage(why));
+                }
+                let exchanged = self.exchange_for(name, &volume, force).await;
+                exchanged.map_err(|why| why.explain(name))?;
             }
         }
         Ok(format!("{shown} is in {name}"))
@@ -95,13 +109,14 @@ impl Live {
         loaded.map_err(|why| why.explain(name).hint_first(&format!("{name} is empty now")))
     }
 
-    /// The drive that has this tape, which may be named by another path. A disc can be in several.
-    async fn drive_with_tape(&self, disc: &Path) -> Option<String> {
+    /// The drive that has this tape, or this disc that can be written, which may be named by another path. A disc that was
+    /// pressed can be in several.
+    async fn drive_that_writes(&self, disc: &Path) -> Option<String> {
         let file = timeout(OPENED_WITHIN, tokio::fs::metadata(disc)).await.ok()?.ok()?;
         let mut open = self.open_volumes.iter();
         let its = open.find(|(_, OpenVolume { chain, .. })| {
             let is_tape = matches!(chain.uri().location(), Location::Tape(_));
-            let has = chain.found_file().filter(|_| is_tape);
+            let has = chain.found_file().filter(|_| is_tape || chain.recorded().is_some());
             has.is_some_and(|has| (has.dev(), has.ino()) == (file.dev(), file.ino()))
         });
         its.map(|(name, _)| name.clone())
@@ -121,7 +136,16 @@ impl Live {
         force: bool,
     ) -> Result<(), NotExchanged> {
         let volume = self.drive(name, disc)?;
-        let old = self.exchange_medium(name, &volume, force).await?;
+        self.exchange_for(name, &volume, force).await
+    }
+
+    async fn exchange_for(
+        &mut self,
+        name: &str,
+        volume: &Served,
+        force: bool,
+    ) -> Result<(), NotExchanged> {
+        let old = self.exchange_medium(name, volume, force).await?;
         tokio::spawn(close(old));
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Command {
     }
 
     /// READ TRACK INFORMATION of the track of this number, or of the one that is open or can be begun: FFh on a CD. Read the
-    /// answer with [`TrackInfo::parse`].
+    /// answer with [`OpenTrack::parse`].
     #[must_use]
     pub fn read_track_information(number: u8) -> Self {
         const WHOLE: u8 = 48;
@@ -98,6 +98,8 @@ pub struct DiscInfo {
     pub status: DiscStatus,
     /// What is on it can be written over.
     pub is_erasable: bool,
+    /// How many sessions are closed.
+    pub closed_sessions: u8,
     /// The last track, the one that can be begun among them.
     pub last_track: u8,
 }
@@ -107,19 +109,23 @@ impl DiscInfo {
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const ERASABLE: u8 = 0x10;
         let mut reader = Reader::new(bytes);
-        let [_, _, states, _first, _sessions, _first_of_last, last_track] = reader.array()?;
+        let [_, _, states, _first, sessions, _first_of_last, last_track] = reader.array()?;
         let status = match states & 0x03 {
             0b00 => DiscStatus::Blank,
             0b01 => DiscStatus::Appendable,
             _ => DiscStatus::Complete,
         };
-        Ok(Self { status, is_erasable: states & ERASABLE != 0, last_track })
+        // The last one is told whether or not anything is in it.
+        let closed_sessions =
+            if status == DiscStatus::Complete { sessions } else { sessions.saturating_sub(1) };
+        let is_erasable = states & ERASABLE != 0;
+        Ok(Self { status, is_erasable, closed_sessions, last_track })
     }
 }
 
 /// What READ TRACK INFORMATION tells of a track that is written (MMC-6, 6.26.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrackInfo {
+pub struct OpenTrack {
     /// Its number.
     pub number: u8,
     /// Its first block.
@@ -130,7 +136,7 @@ pub struct TrackInfo {
     pub free: u32,
 }
 
-impl TrackInfo {
+impl OpenTrack {
     /// Reads it.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const NWA_V: u8 = 0x01;
@@ -230,6 +236,8 @@ mod tests {
         #[test]
         fn hostile_answers_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let _ = Toc::parse(&bytes);
+            let _ = (current_profile(&bytes), DiscInfo::parse(&bytes), OpenTrack::parse(&bytes));
+            let _ = WriteParameters::parse(&bytes).and_then(|page| page.select(true).map(drop));
         }
     }
 }

@@ -97,8 +97,6 @@ impl Core {
         let parsed = &command.parsed;
         self.admit(nexus, parsed)?;
         let (switches, cdb) = (self.switches(), parsed.cdb?);
-        // Before the disc is waited for: what is wrong with a command is told at once.
-        self.unit.plan(parsed, switches)?;
         let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
         check_data_out(&cdb, &command, needed, self.unit.block_size())?;
         // How large it is can be told of a disc that is stopped.
@@ -262,6 +260,8 @@ mod tests {
         assert_eq!(good(run(&drive, &[0x25], Vec::new()).await), [0, 0, 0, 31, 0, 0, 8, 0]);
         let full = sense(&write(&drive, 32, 1, 1).await);
         assert_eq!((full.key, full.additional), (Key::DataProtect, Additional::WRITE_PROTECTED));
+        let toc = good(run(&drive, &[0x43, 0, 0, 0, 0, 0, 0, 0, 20], Vec::new()).await);
+        assert_eq!(toc[..4], [0, 18, 1, 1]);
         // What hosts ask for the table of contents again by.
         let events = [0x4A, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
         assert_eq!(good(run(&drive, &events, Vec::new()).await)[4], 2);
