@@ -9,7 +9,6 @@ use super::cdb::{Form, PageControl};
 use super::elements::Layout;
 use super::readiness::Readiness;
 use super::sense::Additional;
-use super::unit::optical::DiscType;
 use super::{Capacity, DeviceType, Sense};
 use crate::reader::{Reader, Truncated};
 
@@ -76,8 +75,6 @@ pub struct Pages {
     pub read_only: bool,
     /// What is on the medium is not written over.
     pub write_once: bool,
-    /// Which disc that can be written is in it.
-    pub recordable: Option<DiscType>,
     /// For the block descriptors.
     pub capacity: Capacity,
     /// The elements of a media changer.
@@ -414,7 +411,6 @@ mod tests {
             defaults: Switches { write_cache, ..Switches::default() },
             read_only: false,
             write_once: false,
-            recordable: None,
             capacity: Capacity {
                 blocks: 0x1_0000_0000,
                 block_size: 512,

@@ -14,7 +14,7 @@ mod vital;
 
 pub use step::{MediumOp, Step, UnitOp};
 
-use optical::{Disc, DiscType};
+use optical::DiscType;
 use step::DONE;
 
 use super::cdb::{Access, Cdb, Compare, Entry, Form, Parsed, RequiredRight, Requires, TapeCdb};
@@ -135,7 +135,6 @@ impl Unit {
             defaults,
             read_only: medium.read_only,
             write_once: medium.write_once,
-            recordable: medium.recordable,
             capacity: medium.capacity,
             elements: Layout::default(),
         };
@@ -349,44 +348,6 @@ impl Unit {
             DeviceType::Disk => UnitOp::Prevent(prevent || persistent).into(),
             _ => UnitOp::Prevent(prevent).into(),
         }
-    }
-
-    /// What a command asks for with a disc that can be written, on which that has been recorded, or why it is refused.
-    /// [`plan`](Self::plan) says how many data it needs before, and no more than that.
-    pub fn plan_on_disc(
-        &self,
-        command: &Parsed,
-        switches: Switches,
-        disc: &Disc,
-    ) -> Result<Step, Sense> {
-        match self.admit(command, switches)? {
-            Cdb::ReadCapacity10 => {
-                let capacity = Capacity { blocks: disc.end().into(), ..self.medium.capacity };
-                Ok(Step::Reply(capacity.emit_10()))
-            }
-            Cdb::Read(Access { blocks, .. }) | Cdb::Verify(Access { blocks, .. }, _) => {
-                disc.check_read(blocks)?;
-                self.plan(command, switches)
-            }
-            Cdb::Write(access) => {
-                disc.check_write(access.blocks)?;
-                self.plan(command, switches)
-            }
-            Cdb::Optical(cdb) => optical::plan(cdb, &self.drive(switches.readiness, Some(disc))),
-            _ => self.plan(command, switches),
-        }
-    }
-
-    /// The optical drive that it is, in this state, with that recorded on its disc.
-    fn drive(&self, readiness: Readiness, recorded: Option<&Disc>) -> optical::Drive {
-        let blocks = u32::try_from(self.blocks()).unwrap_or(u32::MAX);
-        let is_there = blocks > 0 && !readiness.lacks_medium();
-        let disc = is_there.then(|| match (recorded, self.medium.recordable) {
-            (Some(recorded), _) => recorded.clone(),
-            (None, Some(recordable)) => Disc::blank(recordable, blocks),
-            (None, None) => Disc::pressed(blocks),
-        });
-        optical::Drive { readiness, disc, transfer_max: self.limits.transfer_max }
     }
 
     /// The fields of a command, unless the unit does not have it, does not take it now, or not from this client.

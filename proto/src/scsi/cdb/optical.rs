@@ -98,6 +98,11 @@ pub enum OpticalCdb {
     },
     /// SET CD SPEED (MMC-6, 6.38).
     SetCdSpeed,
+    /// SET STREAMING (MMC-6, 6.40).
+    SetStreaming {
+        /// Parameter List Length.
+        length: u32,
+    },
 }
 
 impl OpticalCdb {
@@ -109,7 +114,7 @@ impl OpticalCdb {
     pub const fn data_out(&self) -> u32 {
         match self {
             Self::FormatUnit => Self::FORMAT_LIST,
-            Self::SendOpc { length } => *length,
+            Self::SendOpc { length } | Self::SetStreaming { length } => *length,
             _ => 0,
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::scsi::cdb::{CloseFunction, RequiredState};
 use proto::scsi::unit::optical::events::MediaEvent;
-use proto::scsi::unit::{MediumOp, Step};
+use proto::scsi::unit::{MediumOp, Step, UnitOp};
 use proto::scsi::{Blocks, Cdb, Parsed, Status};
 use tokio::sync::Mutex;
 use volume::Volume;
@@ -114,7 +114,10 @@ impl Core {
             Step::Medium(MediumOp::Write { blocks, durable }) => {
                 self.record(&mut recorded, blocks, command.data, durable).await?;
             }
-            Step::Medium(MediumOp::Flush) => self.settle_disc(&mut recorded).await?,
+            // With IMMED too: it takes no longer than other commands.
+            Step::Medium(MediumOp::Flush) | Step::Unit(UnitOp::FlushLater) => {
+                self.settle_disc(&mut recorded).await?;
+            }
             Step::Medium(op) => {
                 drop((recorded, inside));
                 return self.access_medium(op, command.data, abort).await;
@@ -236,7 +239,6 @@ mod tests {
         assert_eq!((response.status, response.data.len()), (Status::Good, 0));
     }
 
-    const SYNCHRONIZE: [u8; 1] = [0x35];
     const CLOSE_TRACK: [u8; 6] = [0x5B, 0, 1, 0, 0, 1];
     const CLOSE_SESSION: [u8; 6] = [0x5B, 0, 2, 0, 0, 0];
 
@@ -282,11 +284,13 @@ mod tests {
 
     /// What a crash leaves is the disc as it was written down last.
     #[tokio::test]
-    async fn what_was_synchronized_outlives_the_drive() {
+    async fn synchronized_blocks_outlive_the_drive() {
         let (volume, disc) = blank(DiscType::BdR).await;
         let first = drive(&volume, disc);
         assert_eq!(write(&first, 0, 1, 32).await.status, Status::Good);
-        done(&run(&first, &SYNCHRONIZE, Vec::new()).await);
+        for immediate in [0, 2] {
+            done(&run(&first, &[0x35, immediate], Vec::new()).await);
+        }
         assert_eq!(write(&first, 32, 2, 32).await.status, Status::Good);
         let second = drive(&volume, recorded(&volume).await);
         assert_eq!(good(read(&second, 31).await), vec![1; 2048]);

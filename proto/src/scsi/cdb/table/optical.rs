@@ -132,6 +132,13 @@ pub(in crate::scsi::cdb) static COMMANDS: &[Entry] = &[
         },
     ),
     row(
+        0xB6,
+        &[0xB6, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0],
+        Types::OPTICAL,
+        traits::SETTINGS,
+        |cdb| Ok(OpticalCdb::SetStreaming { length: cdb.u16::<9>().into() }.into()),
+    ),
+    row(
         0xBB,
         &[0xBB, 0x03, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0],
         Types::OPTICAL,

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_recorded_is_not_parsed() {
+    fn disc_that_was_never_recorded_is_not_parsed() {
         let mut disc = Disc::blank(DiscType::CdR, 1000);
         write(&mut disc, 0, 10).unwrap();
         disc.close_session(false);

@@ -9,12 +9,13 @@ mod toc;
 
 pub use disc::{Disc, DiscStatus, DiscType, Track};
 
-use super::super::cdb::{Access, CloseFunction, OpticalCdb};
+use super::super::cdb::{Access, Cdb, CloseFunction, OpticalCdb, Parsed};
+use super::super::mode::Switches;
 use super::super::readiness::Readiness;
 use super::super::sense::Additional;
-use super::super::{Blocks, Sense};
+use super::super::{Blocks, Capacity, Sense};
 use super::step::DONE;
-use super::{MediumOp, Step, UnitOp, truncate};
+use super::{MediumOp, Step, Unit, UnitOp, truncate};
 
 /// The bytes of a block.
 pub const BLOCK_SIZE: u32 = 2048;
@@ -54,7 +55,9 @@ pub(super) fn plan(cdb: OpticalCdb, drive: &Drive) -> Result<Step, Sense> {
             (information::buffer_capacity(blocks), allocation)
         }
         // There is no laser to calibrate, and no motor.
-        OpticalCdb::SendOpc { .. } | OpticalCdb::SetCdSpeed => return Ok(DONE),
+        OpticalCdb::SendOpc { .. } | OpticalCdb::SetCdSpeed | OpticalCdb::SetStreaming { .. } => {
+            return Ok(DONE);
+        }
         // Whatever is written formats it.
         OpticalCdb::FormatUnit => {
             return match drive.disc_type() {
@@ -69,6 +72,46 @@ pub(super) fn plan(cdb: OpticalCdb, drive: &Drive) -> Result<Step, Sense> {
         }
     };
     Ok(Step::Reply(truncate(data, allocation)))
+}
+
+impl Unit {
+    /// What a command asks for with a disc that can be written, on which that has been recorded, or why it is refused.
+    /// [`plan`](Self::plan) says how many data it needs before, and no more than that.
+    pub fn plan_on_disc(
+        &self,
+        command: &Parsed,
+        switches: Switches,
+        disc: &Disc,
+    ) -> Result<Step, Sense> {
+        match self.admit(command, switches)? {
+            Cdb::ReadCapacity10 => {
+                let capacity = Capacity { blocks: disc.end().into(), ..self.medium.capacity };
+                Ok(Step::Reply(capacity.emit_10()))
+            }
+            Cdb::Read(Access { blocks, .. }) | Cdb::Verify(Access { blocks, .. }, _) => {
+                disc.check_read(blocks)?;
+                self.plan(command, switches)
+            }
+            Cdb::Write(access) => {
+                disc.check_write(access.blocks)?;
+                self.plan(command, switches)
+            }
+            Cdb::Optical(cdb) => plan(cdb, &self.drive(switches.readiness, Some(disc))),
+            _ => self.plan(command, switches),
+        }
+    }
+
+    /// The optical drive that it is, in this state, with that recorded on its disc.
+    pub(super) fn drive(&self, readiness: Readiness, recorded: Option<&Disc>) -> Drive {
+        let blocks = u32::try_from(self.blocks()).unwrap_or(u32::MAX);
+        let is_there = blocks > 0 && !readiness.lacks_medium();
+        let disc = is_there.then(|| match (recorded, self.medium.recordable) {
+            (Some(recorded), _) => recorded.clone(),
+            (None, Some(recordable)) => Disc::blank(recordable, blocks),
+            (None, None) => Disc::pressed(blocks),
+        });
+        Drive { readiness, disc, transfer_max: self.limits.transfer_max }
+    }
 }
 
 /// A drive, and the disc in it.
