@@ -82,6 +82,11 @@ pub enum OpticalCdb {
         /// Allocation Length.
         allocation: u32,
     },
+    /// RESERVE TRACK by its size (MMC-6, 6.31).
+    ReserveTrack {
+        /// Reservation Size.
+        blocks: u32,
+    },
     /// SEND OPC INFORMATION (MMC-6, 6.34).
     SendOpc {
         /// Parameter List Length.

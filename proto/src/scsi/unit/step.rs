@@ -23,6 +23,8 @@ pub enum Step {
     Changer(ChangerOp),
     /// Close a track or a session of the disc.
     Close(CloseFunction),
+    /// Reserve so many blocks of the disc for the next track.
+    ReserveTrack(u32),
     /// Take the parameter list to [`copy::List::parse`](crate::scsi::copy::List::parse), and copy between media.
     Copy,
 }

@@ -123,6 +123,10 @@ impl Core {
                 return self.access_medium(op, command.data, abort).await;
             }
             Step::Close(function) => self.close_on_disc(&mut recorded, function).await?,
+            Step::ReserveTrack(blocks) => {
+                recorded.of.disc.reserve(blocks);
+                recorded.is_written_down = false;
+            }
             Step::Unit(_) | Step::Tape(_) | Step::Changer(_) | Step::Copy => {
                 return Err(INTERNAL.into());
             }

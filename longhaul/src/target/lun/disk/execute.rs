@@ -70,7 +70,7 @@ impl Core {
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
             Step::Changer(op) => return Box::pin(self.work_on_elements(op, abort)).await,
-            Step::Tape(_) | Step::Close(_) => return Err(INTERNAL.into()),
+            Step::Tape(_) | Step::Close(_) | Step::ReserveTrack(_) => return Err(INTERNAL.into()),
         };
         self.flush_if_uncached(switches).await?;
         // What was done too late is not answered: another gateway may have changed the medium since.
@@ -121,9 +121,12 @@ impl Core {
                 self.refuse_without_permit().map(|()| outcome)
             }
             Step::Reply(data) => Ok(TapeOutcome::replying(data)),
-            Step::Unit(_) | Step::Medium(_) | Step::Changer(_) | Step::Close(_) | Step::Copy => {
-                Err(INTERNAL.into())
-            }
+            Step::Unit(_)
+            | Step::Medium(_)
+            | Step::Changer(_)
+            | Step::Close(_)
+            | Step::ReserveTrack(_)
+            | Step::Copy => Err(INTERNAL.into()),
         }
     }
 

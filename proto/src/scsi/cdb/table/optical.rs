@@ -92,6 +92,13 @@ pub(in crate::scsi::cdb) static COMMANDS: &[Entry] = &[
             Ok(OpticalCdb::ReadTrackInformation { track, allocation }.into())
         },
     ),
+    row(
+        0x53,
+        &[0x53, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0],
+        Types::OPTICAL,
+        traits::RECORD,
+        |cdb| Ok(OpticalCdb::ReserveTrack { blocks: cdb.u32::<5>() }.into()),
+    ),
     row(0x54, &[0x54, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::OPTICAL, traits::RECORD, |cdb| {
         Ok(OpticalCdb::SendOpc { length: cdb.u16::<7>().into() }.into())
     }),

@@ -134,6 +134,8 @@ pub struct Disc {
     tracks: Vec<Track>,
     /// How many sessions are closed.
     closed_sessions: u16,
+    /// The track that is open, or the next one, has so many blocks; as many as are written to it if zero.
+    reserved: u32,
     is_complete: bool,
 }
 
@@ -163,7 +165,14 @@ impl Disc {
     }
 
     const fn empty(disc: DiscType, blocks: u32) -> Self {
-        Self { disc, blocks, tracks: Vec::new(), closed_sessions: 0, is_complete: false }
+        Self {
+            disc,
+            blocks,
+            tracks: Vec::new(),
+            closed_sessions: 0,
+            reserved: 0,
+            is_complete: false,
+        }
     }
 
     /// What it is.
@@ -226,7 +235,22 @@ impl Disc {
             next
         };
         let has_room = !last.is_closed || self.tracks.len() < TRACKS_MAX;
-        (next < self.blocks && has_room).then_some(next)
+        (next < self.limit(next) && has_room).then_some(next)
+    }
+
+    /// Up to where the track may be written that is open, or that begins at `next`.
+    fn limit(&self, next: u32) -> u32 {
+        let first = self.open_track().map_or(next, |track| track.first);
+        match self.reserved {
+            0 => self.blocks,
+            reserved => first.saturating_add(reserved).min(self.blocks),
+        }
+    }
+
+    /// How many blocks the track can take that is open, or that is next.
+    #[must_use]
+    pub fn free(&self) -> u32 {
+        self.next_writable().map_or(0, |next| self.limit(next) - next)
     }
 
     /// The block behind the last that was recorded.
@@ -258,8 +282,10 @@ impl Disc {
     /// Whether these blocks may be written now.
     pub fn check_write(&self, blocks: Blocks) -> Result<(), Sense> {
         let Blocks { lba, count } = blocks;
-        let is_within = lba.saturating_add(count.into()) <= self.blocks.into();
-        match (self.disc, self.next_writable()) {
+        let next = self.next_writable();
+        let limit = next.map_or(self.blocks, |next| self.limit(next));
+        let is_within = lba.saturating_add(count.into()) <= limit.into();
+        match (self.disc, next) {
             (DiscType::DvdPlusRw, _) if is_within => Ok(()),
             (DiscType::DvdPlusRw, _) => Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE)),
             _ if self.is_complete => Err(Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED)),
@@ -285,10 +311,33 @@ impl Disc {
         }
     }
 
-    /// Closes the track that is open.
+    /// Whether the next track can be reserved: of a BD-R, as long as none is open or reserved.
+    pub fn check_reserve(&self, blocks: u32) -> Result<(), Sense> {
+        let is_next = self.open_track().is_none() && self.reserved == 0;
+        if self.disc != DiscType::BdR || !is_next {
+            return Err(Sense::illegal(Additional::ILLEGAL_MODE_FOR_TRACK));
+        }
+        match blocks {
+            0 => Err(Sense::invalid_cdb(5, None)),
+            blocks if blocks > self.free() => Err(Sense::illegal(Additional::END_OF_USER_AREA)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reserves the next track, which [`check_reserve`](Self::check_reserve) allowed.
+    pub const fn reserve(&mut self, blocks: u32) {
+        self.reserved = blocks;
+    }
+
+    /// Closes the track that is open. What was reserved and not written is recorded as zeroes.
     pub fn close_track(&mut self) {
-        if let Some(track) = self.tracks.last_mut() {
+        let limit = self.limit(0);
+        if let Some(track) = self.tracks.last_mut().filter(|track| !track.is_closed) {
             track.is_closed = true;
+            if self.reserved > 0 {
+                track.end = limit;
+            }
+            self.reserved = 0;
         }
     }
 
@@ -307,6 +356,7 @@ impl Disc {
         let mut bytes = vec![self.disc.code(), u8::from(self.is_complete)];
         bytes.extend(self.closed_sessions.to_be_bytes());
         bytes.extend(self.blocks.to_be_bytes());
+        bytes.extend(self.reserved.to_be_bytes());
         bytes.extend((self.tracks.len() as u16).to_be_bytes());
         for track in &self.tracks {
             bytes.extend(track.session.to_be_bytes());
@@ -326,7 +376,8 @@ impl Disc {
 
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, Truncated> {
         let [code, complete] = reader.array()?;
-        let (closed_sessions, blocks, count) = (reader.u16()?, reader.u32()?, reader.u16()?);
+        let (closed_sessions, blocks) = (reader.u16()?, reader.u32()?);
+        let (reserved, count) = (reader.u32()?, reader.u16()?);
         let Some(disc) = DiscType::RECORDABLE.into_iter().find(|disc| disc.code() == code) else {
             return Ok(None);
         };
@@ -336,7 +387,14 @@ impl Disc {
             let [closed] = reader.array()?;
             tracks.push(Track { session, first, end, is_closed: closed != 0 });
         }
-        Ok(Some(Self { disc, blocks, tracks, closed_sessions, is_complete: complete != 0 }))
+        Ok(Some(Self {
+            disc,
+            blocks,
+            tracks,
+            closed_sessions,
+            reserved,
+            is_complete: complete != 0,
+        }))
     }
 
     /// Whether the tracks lie one behind the other on the disc, and only the last one is open.
@@ -404,6 +462,28 @@ mod tests {
     }
 
     #[test]
+    fn track_that_was_reserved_is_as_long_as_that() {
+        let mut disc = Disc::blank(DiscType::BdR, 640);
+        assert!(disc.check_reserve(641).is_err() && disc.check_reserve(0).is_err());
+        disc.check_reserve(96).unwrap();
+        disc.reserve(96);
+        assert_eq!((disc.free(), disc.check_reserve(10).is_err()), (96, true));
+        assert_eq!(write(&mut disc, 0, 97), Err(Additional::END_OF_USER_AREA));
+        assert_eq!(write(&mut disc, 0, 50), Ok(()));
+        assert_eq!((disc.free(), disc.next_writable()), (46, Some(50)));
+        disc.close_track();
+        assert!(can_read(&disc, 0, 96) && !can_read(&disc, 0, 97));
+        assert_eq!((disc.next_writable(), disc.free()), (Some(96), 544));
+        disc.reserve(32);
+        assert_eq!(write(&mut disc, 96, 32), Ok(()));
+        assert_eq!(disc.next_writable(), None, "it is full, and has to be closed");
+        disc.close_session(false);
+        assert_eq!(disc.next_writable(), Some(128));
+        let of_cd = Disc::blank(DiscType::CdR, 640).check_reserve(10);
+        assert_eq!(of_cd, Err(Sense::illegal(Additional::ILLEGAL_MODE_FOR_TRACK)));
+    }
+
+    #[test]
     fn session_without_a_track_is_not_closed() {
         let mut disc = Disc::blank(DiscType::BdR, 64);
         disc.close_session(true);
@@ -446,7 +526,7 @@ mod tests {
             assert_eq!(Disc::parse(&good[..cut]), None, "{cut}");
         }
         // Another disc type, a track that ends behind the disc, sessions that are not there.
-        for (at, byte) in [(0, 9), (16, 0xFF), (3, 7), (7, 0)] {
+        for (at, byte) in [(0, 9), (20, 0xFF), (3, 7), (7, 0)] {
             let mut bad = good.clone();
             bad[at] = byte;
             if at == 7 {

@@ -89,7 +89,7 @@ pub(super) fn track(disc: &Disc, address: TrackAddress) -> Result<Vec<u8>, Sense
     const NWA_V: u8 = 0x01;
     let TrackInfo { number, session, first, end, next } = find(disc, address)?;
     let is_blank = next == Some(first);
-    let free = next.map_or(0, |next| disc.blocks() - next);
+    let free = if next.is_some() { disc.free() } else { 0 };
     let mut bytes = vec![0, (LENGTH - 2) as u8, number, session, 0, DATA];
     bytes.extend([
         MODE_1 | if is_blank { BLANK } else { 0 },

@@ -65,6 +65,10 @@ pub(super) fn plan(cdb: OpticalCdb, drive: &Drive) -> Result<Step, Sense> {
                 _ => Err(Sense::illegal(Additional::CANNOT_FORMAT_MEDIUM)),
             };
         }
+        OpticalCdb::ReserveTrack { blocks } => {
+            drive.disc()?.check_reserve(blocks)?;
+            return Ok(Step::ReserveTrack(blocks));
+        }
         OpticalCdb::Close(CloseFunction::StopFormatting) => return Ok(DONE),
         OpticalCdb::Close(function) => return Ok(Step::Close(function)),
         OpticalCdb::ReadCd { access, sector, parts, subchannel } => {
