@@ -193,6 +193,12 @@ pub fn plan(
     })
 }
 
+/// Whether a device of this class ends a command with a pending unit attention in place of carrying it out.
+#[must_use]
+pub fn reports_attention(block: &Block, class: DeviceClass) -> bool {
+    Row::find(block, class).is_ok_and(|row| row.attention() == AttentionHandling::Reports)
+}
+
 /// Whether a client with these rights may send a command with these codes to a device of this class.
 #[must_use]
 pub fn permits(opcode: u8, action: u8, class: DeviceClass, rights: Rights) -> bool {

@@ -168,7 +168,7 @@ impl Core {
         self.check_attention(Caller { nexus: Some(nexus), is_told })?;
         if is_told && let Some(sense) = passed.clients.take_deferred(nexus) {
             let data = Vec::new();
-            return Ok(Response { status: Status::CheckCondition, data, sense });
+            return Ok(Response { status: Status::CheckCondition, data, sense, residual: 0 });
         }
         let plan = planned?;
         self.check_tape_motion(passed, &plan)?;
@@ -233,7 +233,7 @@ impl Core {
             Step::Reply(data) => Ok(good(data)),
             Step::Unit(op) => {
                 let data = self.manage(nexus, op, command.data, needed, abort).await?;
-                Ok(Response { status: Status::Good, data, sense: Bytes::new() })
+                Ok(Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 })
             }
             _ => Err(INTERNAL.into()),
         }
@@ -273,7 +273,7 @@ impl Core {
                 self.check_attention(caller)?;
             }
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
-            let DeviceAnswer { status, data, sense } =
+            let DeviceAnswer { status, data, sense, residual } =
                 executed.map_err(|why| self.device_failed(passed, caller, why))?;
             if self.note_sense(passed, caller, &sense) {
                 // Where the tape is, its client does not know before he is told.
@@ -281,7 +281,7 @@ impl Core {
                 continue;
             }
             let data = if data.is_empty() { Vec::new() } else { vec![data] };
-            return Ok(Response { status, data, sense });
+            return Ok(Response { status, data, sense, residual });
         }
     }
 
@@ -379,9 +379,12 @@ impl Core {
             let (target, lun) = (&self.state.target, self.state.lun);
             tracing::warn!(target, lun, suppressed, "pass-through: {why}");
         }
-        if matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost) {
-            // The system may have reset the device meanwhile, and heard alone that it did.
+        let may_be_reset = matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost);
+        if may_be_reset {
             passed.is_stale.store(true, Ordering::Release);
+        }
+        if may_be_reset && !passed.device.tells_of_losses() {
+            // The system may have reset the device meanwhile, and heard alone that it did.
             self.forget_lock(passed, caller);
             let reset = Additional::POWER_ON_OR_RESET;
             self.attend(|attentions| attentions.establish(reset, caller.nexus));
@@ -629,7 +632,7 @@ fn outgoing(transfer: Transfer, came: Vec<Bytes>, announced: u32) -> Result<Devi
 }
 
 fn good(data: Vec<u8>) -> Response {
-    Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new() }
+    Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new(), residual: 0 }
 }
 
 #[cfg(test)]

@@ -24,12 +24,21 @@ struct Fake {
     /// Commands wait for this, if it is there.
     held: Option<Arc<Notify>>,
     resets: AtomicU32,
+    tells_of_losses: bool,
 }
 
 impl Fake {
     fn of(peripheral: u8, block_length: u32) -> Self {
         let (asked, answers, held) = (Locked::default(), Locked::default(), None);
-        Self { peripheral, block_length, asked, answers, held, resets: AtomicU32::new(0) }
+        Self {
+            peripheral,
+            block_length,
+            asked,
+            answers,
+            held,
+            resets: AtomicU32::new(0),
+            tells_of_losses: false,
+        }
     }
 
     fn will(&self, answer: Result<DeviceAnswer, DeviceFailure>) {
@@ -72,15 +81,24 @@ impl ScsiDevice for Fake {
         self.resets.fetch_add(1, Ordering::AcqRel);
         Box::pin(async {})
     }
+
+    fn tells_of_losses(&self) -> bool {
+        self.tells_of_losses
+    }
 }
 
 fn done(data: &[u8]) -> DeviceAnswer {
-    DeviceAnswer { status: Status::Good, data: Bytes::copy_from_slice(data), sense: Bytes::new() }
+    DeviceAnswer {
+        status: Status::Good,
+        data: Bytes::copy_from_slice(data),
+        sense: Bytes::new(),
+        residual: 0,
+    }
 }
 
 fn failed(sense: Sense) -> DeviceAnswer {
     let sense = sense.emit(Format::Fixed).into();
-    DeviceAnswer { status: Status::CheckCondition, data: Bytes::new(), sense }
+    DeviceAnswer { status: Status::CheckCondition, data: Bytes::new(), sense, residual: 0 }
 }
 
 const TAPE: u8 = 0x01;
@@ -253,6 +271,32 @@ async fn others_are_told_of_a_command_that_the_device_did_not_end() {
             "where the head is nobody knows"
         );
     }
+}
+
+#[tokio::test]
+async fn device_that_tells_of_losses_itself_is_believed() {
+    for failure in [DeviceFailure::TimedOut, DeviceFailure::Lost] {
+        let fake = Fake { tells_of_losses: true, ..Fake::of(TAPE, 512) };
+        let (fake, tape) = unit(fake, false).await;
+        fake.will(Err(failure));
+        assert_eq!(sense(&run(&tape, ME, &READY, &[]).await).key, Key::AbortedCommand);
+        let lost = Sense::new(Key::UnitAttention, Additional::NEXUS_LOSS);
+        fake.will(Ok(failed(lost)));
+        for nexus in [OTHER, ME] {
+            assert_eq!(sense(&run(&tape, nexus, &READY, &[]).await), lost, "once");
+            good(run(&tape, nexus, &READY, &[]).await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn residual_of_what_was_sent_is_the_device_s() {
+    let (fake, tape) = tape().await;
+    let near_end = Sense::new(Key::NoSense, Additional::NONE);
+    fake.will(Ok(DeviceAnswer { residual: 512, ..failed(near_end) }));
+    let written = run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await;
+    assert_eq!((written.status, written.residual), (Status::CheckCondition, 512));
+    assert_eq!(run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await.residual, 0);
 }
 
 #[tokio::test]
