@@ -4,11 +4,13 @@
 //! nor its harm is known. Many clients share the one initiator port by which the device is reached: what the device keeps
 //! for each initiator port (reservations, unit attentions, the prevention of removal) is kept for each client here.
 
+mod head;
 pub mod identity;
 mod length;
 pub mod opcodes;
 mod table;
 
+pub use head::HeadUse;
 pub use length::{Geometry, Transfer};
 pub use table::{Row, commands};
 

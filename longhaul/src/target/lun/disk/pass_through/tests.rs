@@ -289,6 +289,41 @@ async fn device_that_tells_of_losses_itself_is_believed() {
     }
 }
 
+/// What a client had sent before it was told of a loss would be carried out at another place.
+#[tokio::test]
+async fn commands_that_were_sent_before_the_loss_do_not_move_the_tape() {
+    let lost_head = Sense::new(Key::AbortedCommand, Additional::SEQUENTIAL_POSITIONING_ERROR);
+    let mark = [0x10, 0, 0, 0, 1, 0];
+    let reset = || Ok(failed(Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET)));
+    let exchanged = failed(Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED));
+    for event in [reset(), Ok(exchanged), Err(DeviceFailure::Lost), Err(DeviceFailure::TimedOut)] {
+        let (fake, tape) = tape().await;
+        let held = [(); 4].map(|()| start(&tape, ME, &mark, &[]));
+        fake.will(event);
+        let [first, rest @ ..] = held;
+        assert_ne!(first.await.status, Status::Good);
+        for behind in rest {
+            assert_eq!(sense(&behind.await), lost_head);
+        }
+        assert_eq!(fake.taken().iter().filter(|(code, _)| *code == 0x10).count(), 1);
+        // The other is told first, and does not know either.
+        assert_eq!(sense(&run(&tape, OTHER, &mark, &[]).await).key, Key::UnitAttention);
+        assert_eq!(sense(&run(&tape, OTHER, &mark, &[]).await), lost_head);
+        for (nexus, finds) in [(ME, &[0x2B, 0, 0, 0, 0, 0, 7, 0, 0, 0][..]), (OTHER, &[0x01])] {
+            good(run(&tape, nexus, finds, &[]).await);
+            good(run(&tape, nexus, &mark, &[]).await);
+        }
+    }
+    // A disk has no head of which a client would know.
+    let (fake, disk) = unit(Fake::of(0x00, 512), false).await;
+    fake.will(reset());
+    let mut capacity = [0; 32];
+    capacity[10] = 2;
+    fake.will(Ok(done(&capacity)));
+    sense(&run(&disk, ME, &READY, &[]).await);
+    good(run(&disk, ME, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[]).await);
+}
+
 #[tokio::test]
 async fn residual_of_what_was_sent_is_the_device_s() {
     let (fake, tape) = tape().await;
