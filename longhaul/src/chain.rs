@@ -14,7 +14,6 @@ mod memory;
 mod opening;
 mod status;
 mod store;
-mod unit;
 mod writer;
 
 use std::fs::Metadata;
@@ -64,7 +63,7 @@ use store::Store;
 pub(crate) use store::changer;
 pub use store::compound::mirror;
 pub(crate) use store::tape::check as check_tape;
-pub use unit::{UnitOptions, open_unit};
+pub use store::unit::{UnitOptions, open_unit};
 
 /// The block size of what has none of its own.
 pub(crate) const BLOCK_SIZE: u32 = 512;

@@ -512,6 +512,12 @@ fn place_of(uri: &Uri) -> String {
         },
         Location::Changer(directory) => format!("changer:{}", absolute(directory).shown()),
         Location::Passed(ScsiPlace::Device(path)) => format!("scsi:{}", absolute(path).shown()),
+        Location::Passed(ScsiPlace::Unit(unit)) => {
+            format!("scsi:{}", place_of(&Uri::from(unit.clone())))
+        }
+        Location::Passed(ScsiPlace::Served(volume)) => {
+            format!("scsi:{}", place_of(&Uri::from(volume.clone())))
+        }
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }

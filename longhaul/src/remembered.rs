@@ -105,12 +105,14 @@ pub fn name_of(uri: &Uri) -> String {
         Location::Passed(ScsiPlace::Device(path)) => stem(path),
         Location::Tape(tape) => tape.map_or_else(|| "tape".to_owned(), stem),
         Location::File(path) | Location::Device(path) => stem(path),
-        Location::Unit(unit) => {
+        Location::Unit(unit) | Location::Passed(ScsiPlace::Unit(unit)) => {
             let target = unit.target.to_string();
             let last = target.rsplit(':').next().unwrap_or_default().to_owned();
             if unit.lun == 0 { last } else { format!("{last}-{}", unit.lun) }
         }
-        Location::Served(volume) => volume.volume.clone(),
+        Location::Served(volume) | Location::Passed(ScsiPlace::Served(volume)) => {
+            volume.volume.clone()
+        }
         Location::Image(image) => image.image.clone(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };

@@ -30,6 +30,9 @@ pub trait ScsiDevice: Send + Sync {
 
     /// Resets the device, which ends what it is doing.
     fn reset(&self) -> Pending<()>;
+
+    /// Whether it tells of each reset and lost connection itself, by a unit attention.
+    fn tells_of_losses(&self) -> bool;
 }
 
 /// A command for a device.
@@ -63,6 +66,8 @@ pub struct DeviceAnswer {
     pub data: Bytes,
     /// Sense data, as they came.
     pub sense: Bytes,
+    /// Bytes of what was sent to it that it did not take.
+    pub residual: u32,
 }
 
 /// Why a device has not ended a command.
@@ -123,26 +128,30 @@ pub async fn block_length(
     device: &dyn ScsiDevice,
     on_attention: &mut (dyn FnMut(Sense) + Send),
 ) -> u32 {
-    let (block, at, bytes): (&[u8], usize, usize) = match DeviceClass::of(device.peripheral()) {
-        DeviceClass::Disk => (&READ_CAPACITY_16, 8, 4),
-        DeviceClass::Optical => (&READ_CAPACITY_10, 4, 4),
-        // The block descriptor behind the header (SPC-4, 7.5.5; SSC-4, 8.3).
-        DeviceClass::Tape => (&MODE_SENSE_6, 9, 3),
-        DeviceClass::Changer | DeviceClass::Other => return 0,
-    };
-    let answer = ask(device, block, 32, on_attention).await;
-    let mut answer = answer.ok().filter(|answer| answer.status == Status::Good);
-    let mut place = at;
-    if answer.is_none() && block == READ_CAPACITY_16 {
-        // A device of before SBC-2.
-        let older = ask(device, &READ_CAPACITY_10, 8, on_attention).await;
-        (answer, place) = (older.ok().filter(|older| older.status == Status::Good), 4);
+    for (block, at, bytes) in questions(DeviceClass::of(device.peripheral())) {
+        let answer = ask(device, block, 32, on_attention).await;
+        if let Some(answer) = answer.ok().filter(|answer| answer.status == Status::Good) {
+            let field = answer.data.get(*at..at + bytes).unwrap_or_default();
+            return field.iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
+        }
     }
-    let data = answer.map(|answer| answer.data).unwrap_or_default();
-    let field = data.get(place..place + bytes).unwrap_or_default();
-    field.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
+    0
+}
+
+/// What a device is asked for the length of its blocks until it answers, and where that stands in the answer.
+const fn questions(class: DeviceClass) -> &'static [(&'static [u8], usize, usize)] {
+    match class {
+        // The second is for a device of before SBC-2.
+        DeviceClass::Disk => &[(&READ_CAPACITY_16, 8, 4), (&READ_CAPACITY_10, 4, 4)],
+        DeviceClass::Optical => &[(&READ_CAPACITY_10, 4, 4)],
+        // The block descriptor behind the header (SPC-4, 7.5.5; SSC-4, 8.3). Not every drive has a page 00h.
+        DeviceClass::Tape => &[(&MODE_SENSE_6, 9, 3), (&MODE_SENSE_6_ALL, 9, 3)],
+        DeviceClass::Changer | DeviceClass::Other => &[],
+    }
 }
 
 const READ_CAPACITY_10: [u8; 10] = [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const READ_CAPACITY_16: [u8; 16] = [0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
 const MODE_SENSE_6: [u8; 6] = [0x1A, 0, 0, 0, 32, 0];
+/// Page code 3Fh: all pages.
+const MODE_SENSE_6_ALL: [u8; 6] = [0x1A, 0, 0x3F, 0, 32, 0];

@@ -23,7 +23,7 @@ pub const ISCSI_PORT: u16 = 3260;
 pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], changer:DIR, scsi:DEVICE, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
+const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], tape:[PATH], changer:DIR, scsi:DEVICE, scsi:URI, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
     hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY], rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
 
 /// Names a volume.
@@ -43,7 +43,7 @@ pub enum Uri {
     Tape(Option<PathBuf>),
     /// `changer:DIR`: a media changer, whose cartridges are the files of that directory.
     Changer(PathBuf),
-    /// `scsi:DEVICE`: the device itself, which is passed through.
+    /// `scsi:DEVICE`: the device itself, which is passed through; or `scsi:URI` of a unit of another target.
     Scsi(ScsiPlace),
     /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
@@ -61,6 +61,10 @@ pub enum Uri {
 pub enum ScsiPlace {
     /// One of this machine, by one of its nodes.
     Device(PathBuf),
+    /// A unit of an iSCSI target.
+    Unit(IscsiUri),
+    /// A volume of a HyperSCSI server.
+    Served(HyperScsiUri),
 }
 
 /// A logical unit of an iSCSI target.
@@ -395,6 +399,16 @@ impl Uri {
         }
     }
 
+    /// Whether this machine logs in to a server for it: it is a volume or a unit of that.
+    #[must_use]
+    pub fn has_login(&self) -> bool {
+        self.is_remote()
+            || matches!(
+                self.location(),
+                Location::Passed(ScsiPlace::Unit(_) | ScsiPlace::Served(_))
+            )
+    }
+
     /// Whether a network lies between here and the volume.
     #[must_use]
     pub fn is_remote(&self) -> bool {
@@ -439,7 +453,7 @@ impl Uri {
             "cdrom" => Ok(Self::Cdrom(path().ok())),
             "tape" => Ok(Self::Tape(path().ok())),
             "changer" => Ok(Self::Changer(path()?)),
-            "scsi" => Ok(Self::Scsi(ScsiPlace::Device(path()?))),
+            "scsi" => scsi(rest, path()?).map(Self::Scsi),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
@@ -458,6 +472,16 @@ fn whole_blocks(size: Size) -> Result<Size, UriError> {
         return Err(UriError::NoBlocks(size));
     }
     Ok(size)
+}
+
+fn scsi(text: &str, path: PathBuf) -> Result<ScsiPlace, UriError> {
+    match text.split_once(':') {
+        Some(("iscsi", rest)) => iscsi(text, rest).map(ScsiPlace::Unit),
+        Some((scheme @ ("hyperscsi" | "hseth"), rest)) => {
+            hyperscsi(text, scheme, rest).map(ScsiPlace::Served)
+        }
+        _ => Ok(ScsiPlace::Device(path)),
+    }
 }
 
 fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
@@ -623,20 +647,32 @@ impl fmt::Display for Uri {
             Self::Tape(Some(path)) => write!(f, "tape:{}", path.shown()),
             Self::Changer(path) => write!(f, "changer:{}", path.shown()),
             Self::Scsi(ScsiPlace::Device(path)) => write!(f, "scsi:{}", path.shown()),
-            Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
-                write!(f, "iscsi://{host}/{target}/{lun}")?;
-                pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
-            }
+            Self::Scsi(ScsiPlace::Unit(unit)) => write!(f, "scsi:{unit}"),
+            Self::Scsi(ScsiPlace::Served(volume)) => write!(f, "scsi:{volume}"),
+            Self::Iscsi(unit) => unit.fmt(f),
             Self::Compound(compound) => compound.fmt(f),
-            Self::HyperScsi(HyperScsiUri { server, volume, pin, paths }) => {
-                let pin = pin.iter().map(|key| format!("pin={key}"));
-                let query = pin.chain(paths.iter().map(|path| format!("path={}", path.place())));
-                let query = query.collect::<Vec<_>>().join("&");
-                let mark = if query.is_empty() { "" } else { "?" };
-                write!(f, "{server}/{volume}{mark}{query}")
-            }
+            Self::HyperScsi(volume) => volume.fmt(f),
             Self::Rbd(image) => rbd::write(f, image),
         }
+    }
+}
+
+impl fmt::Display for IscsiUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, target, lun, pin } = self;
+        write!(f, "iscsi://{host}/{target}/{lun}")?;
+        pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
+    }
+}
+
+impl fmt::Display for HyperScsiUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, volume, pin, paths } = self;
+        let pin = pin.iter().map(|key| format!("pin={key}"));
+        let query = pin.chain(paths.iter().map(|path| format!("path={}", path.place())));
+        let query = query.collect::<Vec<_>>().join("&");
+        let mark = if query.is_empty() { "" } else { "?" };
+        write!(f, "{server}/{volume}{mark}{query}")
     }
 }
 
@@ -657,6 +693,9 @@ mod tests {
             "tape:/srv/tapes/A.tape",
             "changer:/srv/tapes",
             "scsi:/dev/sg0",
+            "scsi:iscsi://server:3260/iqn.2026-11.dev.longhaul:library/3",
+            "scsi:hyperscsi://server:5674/drive?path=10.0.0.2:5674",
+            "scsi:hseth://eth0/drive",
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
             "hyperscsi://server:5674/backup",
@@ -705,6 +744,8 @@ mod tests {
             ("file:", "has no path"),
             ("changer:", "has no path"),
             ("scsi:", "has no path"),
+            ("scsi:iscsi://host", "`iscsi://host` is not of the form"),
+            ("scsi:hyperscsi://me@host/b", "credentials do not belong"),
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),
             ("iscsi://host//0", "not of the form"),

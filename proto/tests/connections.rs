@@ -129,7 +129,7 @@ fn an_abort_finds_its_command_on_any_connection() {
     for task in std::mem::take(&mut pair.target.held) {
         let (status, sense) = (Status::Good, Bytes::new());
         let data = Bytes::from(vec![0; 512]).into();
-        pair.session().complete(task, Reply { status, data, sense });
+        pair.session().complete(task, Reply { status, data, sense, residual: 0 });
     }
     pair.drive();
     assert_eq!((pair.ended.len(), pair.fault.take()), (6, None));
@@ -158,7 +158,7 @@ fn settled_is_told_after_the_answers_to_all_that_was_under_way() {
         let answer = |pair: &mut Pair, task| {
             let (status, sense) = (Status::Good, Bytes::new());
             let data = Bytes::from(vec![0; 512]).into();
-            pair.session().complete(task, Reply { status, data, sense });
+            pair.session().complete(task, Reply { status, data, sense, residual: 0 });
             pair.drive();
         };
         let mut tasks = held.into_iter().rev();

@@ -149,7 +149,7 @@ fn a_closed_window_holds_commands_back_and_opens_again() {
     for task in std::mem::take(&mut pair.target.held) {
         let data = Bytes::from(vec![0; 512]).into();
         let status = Status::Good;
-        let reply = proto::iscsi::target::Reply { status, data, sense: Bytes::new() };
+        let reply = proto::iscsi::target::Reply { status, data, sense: Bytes::new(), residual: 0 };
         pair.session().complete(task, reply);
     }
     pair.drive();
@@ -169,7 +169,8 @@ fn an_aborted_command_ends_as_aborted() {
     for task in std::mem::take(&mut pair.target.held) {
         let (status, sense) = (Status::Good, Bytes::new());
         let data = Bytes::from(vec![0; 512]).into();
-        pair.session().complete(task, proto::iscsi::target::Reply { status, data, sense });
+        pair.session()
+            .complete(task, proto::iscsi::target::Reply { status, data, sense, residual: 0 });
     }
     pair.drive();
     assert_eq!(pair.ended, [(1, Err(TaskError::Aborted))]);

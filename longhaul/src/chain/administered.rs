@@ -3,11 +3,8 @@
 use std::fmt;
 
 use super::Login;
-use super::unit::{UnitOptions, open_unit};
+use super::store::unit::{UnitOptions, open_unit};
 use crate::failure::{Failure, Outcome};
-use crate::reconnect_limit::ReconnectLimit;
-use crate::stop::Stop;
-use crate::store::iscsi::Writers;
 use crate::store::scsi::{AdministrationError, RawUnit, ask_server};
 use crate::uri::{Location, Uri};
 
@@ -35,8 +32,7 @@ pub async fn administer(uri: &Uri, login: Login) -> Outcome<Administered> {
         let hint = "use the URI that the server prints, which ends in ?pin=KEY, or --pin KEY";
         return Err(Failure::usage(what()).because(why).hint(hint));
     }
-    let (reconnect_limit, stop) = (ReconnectLimit::default(), Stop::default());
-    let options = UnitOptions { login, reconnect_limit, writers: Writers::Unasked, stop };
+    let options = UnitOptions { login, ..UnitOptions::default() };
     open_unit(uri, &options).await.map(Administered)
 }
 

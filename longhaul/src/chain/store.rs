@@ -5,6 +5,7 @@ pub(super) mod compound;
 mod disc;
 mod passed;
 pub(crate) mod tape;
+pub(super) mod unit;
 
 use std::path::Path;
 use std::sync::Arc;

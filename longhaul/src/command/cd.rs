@@ -26,8 +26,6 @@ use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::progress::Progress;
 use crate::size::Size;
-use crate::stop::Stop;
-use crate::store::iscsi::Writers;
 use crate::store::scsi::RawUnit;
 use crate::uri::Uri;
 
@@ -222,8 +220,7 @@ impl DriveArgs {
         Ok(UnitOptions {
             login: self.login.login().await?,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
-            writers: Writers::Unasked,
-            stop: Stop::default(),
+            ..UnitOptions::default()
         })
     }
 }

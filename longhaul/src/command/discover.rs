@@ -9,9 +9,6 @@ use crate::chain::{self, Login, UnitOptions, open_unit};
 use crate::config::ListenAt;
 use crate::failure::{Outcome, print_error};
 use crate::printable::OneLine;
-use crate::reconnect_limit::ReconnectLimit;
-use crate::stop::Stop;
-use crate::store::iscsi::Writers;
 use crate::uri::{Host, HyperScsiServer, Uri};
 
 /// Ask a server which targets this machine may use
@@ -108,12 +105,7 @@ async fn ask_for_units(all: &mut [Found], login: &Login) {
 }
 
 async fn units_of(uri: &Uri, login: &Login, units: &mut Vec<UnitInfo>) -> Outcome {
-    let options = UnitOptions {
-        login: login.clone(),
-        reconnect_limit: ReconnectLimit::default(),
-        writers: Writers::Unasked,
-        stop: Stop::default(),
-    };
+    let options = UnitOptions { login: login.clone(), ..UnitOptions::default() };
     let unit = open_unit(uri, &options).await?;
     let listed = unit.ask_at(0, Command::report_luns(UNITS_MAX)).await;
     units.push(describe_unit(uri, &*unit).await);

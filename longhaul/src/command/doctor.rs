@@ -10,7 +10,7 @@ use super::options::LoginArgs;
 use super::{say, say_json};
 use crate::failure::{Failure, Outcome};
 use crate::printable::OneLine;
-use crate::uri::{Host, Location, Uri};
+use crate::uri::{Host, Location, ScsiPlace, Uri};
 
 /// Find what is wrong with this machine, or with the way to a server, and say what to do
 #[derive(Debug, clap::Args)]
@@ -142,8 +142,10 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         },
     };
     match uri.location() {
-        Location::Unit(uri) => Ok((uri.host.clone(), uri.pin)),
-        Location::Served(_) => Err(what().because("it is of a HyperSCSI server").hint(
+        Location::Unit(uri) | Location::Passed(ScsiPlace::Unit(uri)) => {
+            Ok((uri.host.clone(), uri.pin))
+        }
+        Location::Served(_) | Location::Passed(ScsiPlace::Served(_)) => Err(what().because("it is of a HyperSCSI server").hint(
             "only iSCSI servers can be looked at: `longhaul info` says whether this one answers",
         )),
         Location::Several(_) => Err(what()
@@ -158,7 +160,9 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         | Location::Drive(_)
         | Location::Tape(_)
         | Location::Changer(_)
-        | Location::Passed(_) => Err(what().because("it is on this machine").hint("leave it out")),
+        | Location::Passed(ScsiPlace::Device(_)) => {
+            Err(what().because("it is on this machine").hint("leave it out"))
+        }
     }
 }
 

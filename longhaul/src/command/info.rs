@@ -15,9 +15,7 @@ use crate::luks::{self, Summary};
 use crate::printable::OneLine;
 use crate::secret::SecretArgs;
 use crate::size::Size;
-use crate::stop::Stop;
 use crate::store::abilities::{TargetInfo, TransportInfo};
-use crate::store::iscsi::Writers;
 use crate::uri::{Location, Uri};
 
 /// Show what a volume is and can do
@@ -70,12 +68,8 @@ pub async fn run(args: Args) -> Outcome {
         reconnect_limit,
         ..OpenOptions::default()
     };
-    let unit = UnitOptions {
-        login: options.login.clone(),
-        reconnect_limit,
-        writers: Writers::Unasked,
-        stop: Stop::default(),
-    };
+    let unit =
+        UnitOptions { login: options.login.clone(), reconnect_limit, ..UnitOptions::default() };
     let chain = match chain::open(&args.uri, options).await {
         Ok(chain) => chain,
         Err(why) => return tell_of_other(&args, &unit, why).await,

@@ -186,7 +186,9 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> V
     });
     let upstream = upstream(name, &table, &given);
     let unlock = unlock(&table, &given.unlock);
-    if upstream != Upstream::default() && !said.uri.as_ref().is_none_or(Uri::is_remote) {
+    let uri = said.uri.as_ref();
+    let is_shared = upstream.shared && !uri.is_none_or(Uri::is_remote);
+    if is_shared || (upstream != Upstream::default() && !uri.is_none_or(Uri::has_login)) {
         table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
     }
     let uri = said.uri.clone();

@@ -13,6 +13,7 @@ mod local;
 pub mod null;
 mod open_error;
 mod pace;
+pub mod passed_unit;
 mod placement;
 pub mod rbd;
 mod runtime;

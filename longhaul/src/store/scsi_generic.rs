@@ -126,6 +126,11 @@ impl ScsiDevice for ScsiGeneric {
             }
         })
     }
+
+    /// The kernel may reset it unasked, and hear alone that it did.
+    fn tells_of_losses(&self) -> bool {
+        false
+    }
 }
 
 /// Carries out what comes, until nobody can ask for anything any more.
@@ -147,6 +152,10 @@ fn carry_out(device: &Device, request: DeviceRequest) -> Result<DeviceAnswer, De
         DeviceData::In(room) => vec![0; room as usize],
         _ => Vec::new(),
     };
+    let sent = match &data {
+        DeviceData::Out(data) => data.len(),
+        _ => 0,
+    };
     let travels = match &data {
         DeviceData::None => Data::None,
         DeviceData::In(_) => Data::In(&mut input),
@@ -156,7 +165,8 @@ fn carry_out(device: &Device, request: DeviceRequest) -> Result<DeviceAnswer, De
     let outcome = outcome.map_err(|why| failure_of_system(&why))?;
     sense.truncate(outcome.sense);
     input.truncate(input.len().saturating_sub(outcome.residual));
-    answer(outcome, input.into(), sense.into())
+    let residual = outcome.residual.min(sent) as u32;
+    answer(outcome, input.into(), sense.into()).map(|answer| DeviceAnswer { residual, ..answer })
 }
 
 fn failure_of_system(why: &io::Error) -> DeviceFailure {
@@ -187,7 +197,7 @@ fn answer(outcome: Outcome, data: Bytes, sense: Bytes) -> Result<DeviceAnswer, D
         _ => return Err(DeviceFailure::Broken),
     }
     match Status::from_byte(outcome.status & 0x7E) {
-        Some(status) => Ok(DeviceAnswer { status, data, sense }),
+        Some(status) => Ok(DeviceAnswer { status, data, sense, residual: 0 }),
         None => Err(DeviceFailure::Broken),
     }
 }

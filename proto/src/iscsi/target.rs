@@ -170,6 +170,8 @@ pub struct Reply {
     pub data: Pieces,
     /// Sense data.
     pub sense: Bytes,
+    /// Of the data-out that were asked for, the bytes that were not taken.
+    pub residual: u32,
 }
 
 /// Which targets an initiator asks about (RFC 7143, Appendix C).

@@ -531,7 +531,8 @@ fn run(
         return;
     }
     let (at, len) = place(command);
-    let mut reply = Reply { status: Status::Good, data: Pieces::new(), sense: Bytes::new() };
+    let mut reply =
+        Reply { status: Status::Good, data: Pieces::new(), sense: Bytes::new(), residual: 0 };
     match command.opcode {
         0x8a => {
             let written = data.concat();

@@ -2,14 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use volume::store::memory::Memory;
 
 use super::Store;
+use super::unit::{UnitOptions, open_unit};
 use crate::chain::OpenOptions;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::scsi_device::ScsiDevice;
 use crate::store::abilities::Opened;
+use crate::store::iscsi::Writers;
+use crate::store::passed_unit;
 use crate::store::scsi_generic::{self, ScsiGenericError};
 use crate::uri::{ScsiPlace, Uri};
 
@@ -25,12 +29,39 @@ pub(super) async fn open(uri: &Uri, scsi: &ScsiPlace, options: &OpenOptions) -> 
                 "`longhaul serve --volume NAME=scsi:/dev/sg0` offers it; device:PATH is a disk",
             ));
     }
-    let device = match scsi {
-        ScsiPlace::Device(path) => of_machine(uri, path).await?,
-    };
     let mut opened = Opened::plain(Arc::new(Memory::new(0, UNIT)));
-    opened.abilities.device = Some(device);
+    match scsi {
+        ScsiPlace::Device(path) => opened.abilities.device = Some(of_machine(uri, path).await?),
+        ScsiPlace::Unit(unit) => {
+            pass_on(&mut opened, uri, &Uri::from(unit.clone()), options).await?;
+        }
+        ScsiPlace::Served(volume) => {
+            pass_on(&mut opened, uri, &Uri::from(volume.clone()), options).await?;
+        }
+    }
     Ok(Store::new("scsi", opened))
+}
+
+/// For as long a command may not move. Each has its own time before, which is at most a day.
+const STALL: Duration = Duration::from_secs(25 * 3600);
+
+/// Opens the unit of a server, `there`.
+async fn pass_on(opened: &mut Opened, uri: &Uri, there: &Uri, options: &OpenOptions) -> Outcome {
+    let with = UnitOptions {
+        login: options.login.clone(),
+        reconnect_limit: options.reconnect_limit,
+        // The next process ends what this one has under way, should it be killed.
+        writers: Writers::Shared,
+        stall: STALL,
+        state: options.state.clone(),
+        stop: options.stop.clone(),
+    };
+    let unit = open_unit(there, &with).await?;
+    let passed = passed_unit::open(unit, there.to_string()).await;
+    let passed = Arc::new(passed.or_fail(|| format!("cannot open {uri}"))?);
+    opened.abilities.close = Some(passed.clone());
+    opened.abilities.device = Some(passed);
+    Ok(())
 }
 
 async fn of_machine(uri: &Uri, path: &Path) -> Outcome<Arc<dyn ScsiDevice>> {

@@ -163,8 +163,10 @@ fn place(uri: &Uri) -> Option<StoreName> {
         uri::Location::Passed(ScsiPlace::Device(path)) => {
             Some(StoreName::Device(path.metadata().ok()?.rdev()))
         }
-        uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
-        uri::Location::Served(volume) => {
+        uri::Location::Unit(unit) | uri::Location::Passed(ScsiPlace::Unit(unit)) => {
+            Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun)))
+        }
+        uri::Location::Served(volume) | uri::Location::Passed(ScsiPlace::Served(volume)) => {
             Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))
         }
         uri::Location::Image(image) => Some(StoreName::Unit(image.to_string())),

@@ -75,6 +75,7 @@ impl ConnectionArgs {
             reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
             writers: self.writers.writers(),
             stop: stop.clone(),
+            ..UnitOptions::default()
         })
     }
 }

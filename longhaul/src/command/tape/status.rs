@@ -5,8 +5,6 @@ use crate::command::options::{LoginArgs, OutageArgs};
 use crate::command::units::{UnitInfo, describe_unit};
 use crate::command::{named, say, say_json};
 use crate::failure::{Failure, Outcome};
-use crate::stop::Stop;
-use crate::store::iscsi::Writers;
 use crate::uri::Uri;
 
 /// What to show.
@@ -29,8 +27,7 @@ pub(super) async fn run(args: Args) -> Outcome {
     let options = UnitOptions {
         login: args.login.login().await?,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
-        writers: Writers::Unasked,
-        stop: Stop::default(),
+        ..UnitOptions::default()
     };
     let unit = open_unit(&args.uri, &options).await?;
     let info = describe_unit(&args.uri, &*unit).await;

@@ -335,10 +335,15 @@ impl Session {
 }
 
 /// The reply to an initiator that has room for so much data-in.
-fn reply(Response { status, data, sense }: Response, room: u32) -> Reply {
+fn reply(Response { status, data, sense, residual }: Response, room: u32) -> Reply {
     let len: usize = data.iter().map(Bytes::len).sum();
     let room = room as usize;
-    let residual = i32::try_from(room as i64 - len as i64).unwrap_or_default();
+    let missing = match (room, len) {
+        // Nothing was to come: it is of the data-out.
+        (0, 0) => residual.into(),
+        _ => room as i64 - len as i64,
+    };
+    let residual = i32::try_from(missing).unwrap_or_default();
     Reply { status, sense, residual, data_in: joined(data, len.min(room)) }
 }
 
@@ -353,6 +358,28 @@ fn joined(pieces: Vec<Bytes>, len: usize) -> Bytes {
                 all.extend_from_slice(piece.get(..left).unwrap_or(&piece));
             }
             all.freeze()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::scsi::Status;
+
+    use super::*;
+
+    #[test]
+    fn residual_is_that_of_the_data_in_or_else_of_the_data_out() {
+        for (room, len, residual, told) in [
+            (512, 100, 0, 412),
+            (100, 512, 0, -412),
+            (0, 0, 300, 300),
+            (0, 0, 0, 0),
+            (512, 0, 9, 512),
+        ] {
+            let data = if len == 0 { vec![] } else { vec![Bytes::from(vec![7; len])] };
+            let response = Response { status: Status::Good, data, sense: Bytes::new(), residual };
+            assert_eq!(reply(response, room).residual, told);
         }
     }
 }

@@ -197,7 +197,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
             && let Some(Ready { record, .. }) = self.executor.abort(task)
         {
             let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-            let response = Response { status, data, sense };
+            let response = Response { status, data, sense, residual: 0 };
             self.end((task, record), response);
         }
     }

@@ -186,7 +186,12 @@ impl Commands {
     pub(super) fn abort(&mut self, session: &mut Session, entry: &Entry, task: TaskId) {
         if let Some(Ready { task, record, .. }) = self.executor.abort(task) {
             let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-            self.answer(session, entry, (task, record), Response { status, data, sense });
+            self.answer(
+                session,
+                entry,
+                (task, record),
+                Response { status, data, sense, residual: 0 },
+            );
         }
     }
 
@@ -195,7 +200,7 @@ impl Commands {
         session: &mut Session,
         entry: &Entry,
         (task, record): (TaskId, CommandRecord),
-        Response { status, data, sense }: Response,
+        Response { status, data, sense, residual }: Response,
     ) {
         if session.is_aborted(task) {
             entry.meter.aborted();
@@ -204,7 +209,7 @@ impl Commands {
         }
         let bytes = record.out + data.iter().map(|piece| piece.len() as u64).sum::<u64>();
         self.finished.push((record, bytes));
-        session.complete(task, Reply { status, data: Pieces::from(data), sense });
+        session.complete(task, Reply { status, data: Pieces::from(data), sense, residual });
     }
 
     /// Lets the machine ask for data-out as far as there is memory for them.

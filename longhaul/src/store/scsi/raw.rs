@@ -73,6 +73,19 @@ pub trait RawUnit: Send + Sync {
     /// Opens it on a new session, once the one before is lost: the same unit, still ours, with nothing old under way.
     fn open_again(&mut self) -> Pending<'_, Result<(), NotOpen>>;
 
+    /// The same, but the unit is not reset: it is that of others too. Only a session of whose commands one is `uncertain` has to be
+    /// ended by the new one.
+    fn log_in_again(&mut self, uncertain: bool) -> Pending<'_, Result<(), NotOpen>>;
+
+    /// Resets it (LOGICAL UNIT RESET).
+    fn reset(&self) -> Pending<'_, Result<ResetAnswer, Lost>>;
+
+    /// The most bytes that the transport carries with one command.
+    fn transfer_max(&self) -> u64;
+
+    /// Returns when its session has ended, and says why.
+    fn ended(&self) -> Pending<'_, Lost>;
+
     /// Gives the reservation back, and logs out.
     fn close(&self) -> Pending<'_, ()>;
 }
@@ -155,16 +168,23 @@ impl<T: Transport> TransportUnit<T> {
         Ok(self.reservation.acquire(&self.unit, &self.place(), request).await?)
     }
 
-    async fn open_new_session(&mut self) -> Result<(), OpenError<T::Error>> {
-        let before = self.unit.session();
+    /// Opens the same unit on a new session, which ends the one before if that is uncertain; whether it is one of our servers.
+    async fn open_new_session(&mut self, uncertain: bool) -> Result<bool, OpenError<T::Error>> {
+        let before = uncertain.then(|| self.unit.session());
         let within = self.options.login_within;
-        let attempt = Self::attempt(&self.transport, Some(before), within);
+        let attempt = Self::attempt(&self.transport, before, within);
         let (unit, Described { standard, serial, is_longhaul }) = attempt.await?;
         if (&standard.product, &serial) != (&self.standard.product, &self.serial) {
             unit.session().close().await;
             return Err(OpenError::Changed("serial number"));
         }
         self.unit = unit;
+        Ok(is_longhaul)
+    }
+
+    /// The same, still ours, with nothing old under way.
+    async fn take_again(&mut self) -> Result<(), OpenError<T::Error>> {
+        let is_longhaul = self.open_new_session(true).await?;
         self.reservation.confirm(&self.unit).await?;
         // Others than Longhaul are not known to end the tasks of a session before they let the next one in.
         if !is_longhaul
@@ -251,15 +271,39 @@ impl<T: Transport> RawUnit for TransportUnit<T> {
             // What is left of it is of no use.
             self.unit.session().abandon();
             let stop = self.options.stop.clone();
-            let opened = stop.unless_called(self.open_new_session());
+            let opened = stop.unless_called(self.take_again());
             Ok(opened.await.unwrap_or(Err(OpenError::Stopped))?)
         })
+    }
+
+    fn log_in_again(&mut self, uncertain: bool) -> Pending<'_, Result<(), NotOpen>> {
+        Box::pin(async move {
+            self.unit.session().abandon();
+            self.open_new_session(uncertain).await?;
+            Ok(())
+        })
+    }
+
+    fn reset(&self) -> Pending<'_, Result<ResetAnswer, Lost>> {
+        Box::pin(self.unit.reset())
+    }
+
+    fn transfer_max(&self) -> u64 {
+        self.unit.session().limits().data_in
+    }
+
+    fn ended(&self) -> Pending<'_, Lost> {
+        Box::pin(self.unit.session().ended())
     }
 
     fn close(&self) -> Pending<'_, ()> {
         Box::pin(async {
             self.reservation.release(&self.unit).await;
-            self.unit.session().close().await;
+            let session = self.unit.session();
+            session.close().await;
+            if session.ended().await.is_logged_out {
+                self.transport.note_logout();
+            }
         })
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     const fn response(status: Status) -> Response {
-        Response { status, data: Vec::new(), sense: Bytes::new() }
+        Response { status, data: Vec::new(), sense: Bytes::new(), residual: 0 }
     }
 
     fn waits_for_ever() -> Answer {

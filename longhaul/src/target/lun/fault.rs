@@ -60,8 +60,11 @@ impl Fault {
                 status: Status::CheckCondition,
                 data: Vec::new(),
                 sense: sense.emit(format).into(),
+                residual: 0,
             },
-            Self::Status(status) => Response { status, data: Vec::new(), sense: Bytes::new() },
+            Self::Status(status) => {
+                Response { status, data: Vec::new(), sense: Bytes::new(), residual: 0 }
+            }
         }
     }
 }

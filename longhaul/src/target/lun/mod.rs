@@ -123,6 +123,8 @@ pub struct Response {
     pub data: Vec<Bytes>,
     /// Sense data, empty unless the status is CHECK CONDITION.
     pub sense: Bytes,
+    /// Of the data-out that the command block asks for, the bytes that were not taken.
+    pub residual: u32,
 }
 
 /// A device that executes command blocks (a logical unit of SAM-5).

@@ -226,9 +226,12 @@ impl LogicalUnit for Absent {
 
     fn execute(&self, nexus: Nexus, command: Command) -> Answer {
         let response = match self.outcome(nexus, &command) {
-            Ok(data) => {
-                Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new() }
-            }
+            Ok(data) => Response {
+                status: Status::Good,
+                data: vec![data.into()],
+                sense: Bytes::new(),
+                residual: 0,
+            },
             Err(sense) => Fault::from(sense).response(Format::Fixed),
         };
         Answer::of(ready(response))

@@ -168,7 +168,7 @@ impl Simulation {
             self.aborted.retain(|aborted| *aborted != task);
             let status = if which % 3 == 2 { Status::CheckCondition } else { Status::Good };
             let sense = Bytes::from(vec![0; if which % 3 == 2 { 18 } else { 0 }]);
-            self.session.complete(task, Reply { status, data, sense });
+            self.session.complete(task, Reply { status, data, sense, residual: 0 });
             self.check_output();
             self.silent = false;
         }

@@ -168,7 +168,8 @@ impl Pair {
 
     fn reply(&mut self, task: TaskId, len: usize) {
         let data = Pieces::from(Bytes::from((0..len).map(|i| i as u8).collect::<Vec<_>>()));
-        self.session.complete(task, Reply { status: Status::Good, data, sense: Bytes::new() });
+        self.session
+            .complete(task, Reply { status: Status::Good, data, sense: Bytes::new(), residual: 0 });
     }
 
     /// What the target has sent since the last look.
@@ -367,6 +368,22 @@ fn a_write_never_fetches_more_than_announced_nor_more_than_wanted() {
         assert_eq!(response.overflow, asked > expected);
         assert_eq!(response.underflow, asked < expected);
         assert_eq!(response.residual, asked.abs_diff(expected));
+    }
+}
+
+/// RFC 7143, 11.4.5: what the unit did not take of the data that were asked for was not transferred.
+#[test]
+fn part_of_a_write_that_the_unit_did_not_take_is_the_residual() {
+    for (expected, residual, told) in [(512, 100, 100), (612, 100, 200), (512, 600, 512)] {
+        let mut pair = Pair::new(parameters());
+        pair.write(1, expected, &vec![7; expected as usize], true);
+        let task = pair.command().task;
+        assert!(pair.session.want_data(task, 512).is_some());
+        let (status, data, sense) = (Status::CheckCondition, Pieces::new(), Bytes::new());
+        pair.session.complete(task, Reply { status, data, sense, residual });
+        let response: ScsiResponse = pair.one();
+        assert!(response.underflow && !response.overflow);
+        assert_eq!(response.residual, told);
     }
 }
 

@@ -4,11 +4,13 @@
 //! nor its harm is known. Many clients share the one initiator port by which the device is reached: what the device keeps
 //! for each initiator port (reservations, unit attentions, the prevention of removal) is kept for each client here.
 
+mod head;
 pub mod identity;
 mod length;
 pub mod opcodes;
 mod table;
 
+pub use head::HeadUse;
 pub use length::{Geometry, Transfer};
 pub use table::{Row, commands};
 
@@ -191,6 +193,12 @@ pub fn plan(
         attention: row.attention(),
         timeout,
     })
+}
+
+/// Whether a device of this class ends a command with a pending unit attention in place of carrying it out.
+#[must_use]
+pub fn reports_attention(block: &Block, class: DeviceClass) -> bool {
+    Row::find(block, class).is_ok_and(|row| row.attention() == AttentionHandling::Reports)
 }
 
 /// Whether a client with these rights may send a command with these codes to a device of this class.

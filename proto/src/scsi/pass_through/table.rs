@@ -1,6 +1,6 @@
 //! The allow-list: a row for each command that goes on to a device, or that this target answers in its place.
 //!
-//! A row names the clause of the standard from which its fields are. What SPC-4 has for all types is beside what SBC-3, SSC-4,
+//! A row names the standard from which its fields are, and its clause where that is known. What SPC-4 has for all types is beside what SBC-3, SSC-4,
 //! MMC-6, SMC-3 and ZBC have for one. Of two rows for a block the first counts.
 //!
 //! Not here, and so refused: EXTENDED COPY and RECEIVE COPY RESULTS (the device would reach units that no client of this
@@ -205,7 +205,7 @@ static COMMANDS: &[Row] = &[
     row(0x1A, ALL, Read, input(4, 1), Query, Reads, "MODE SENSE (6): SPC-4, 6.13"),
     row(0x1B, BLOCKS, Manage, NONE, Motion, Writes, "START STOP UNIT: SBC-3, 5.25; MMC-6"),
     row(0x1B, TAPE, Manage, NONE, Motion, Writes, "LOAD UNLOAD: SSC-4"),
-    row(0x1B, CHANGER, Manage, NONE, Motion, Writes, "OPEN/CLOSE IMPORT/EXPORT ELEMENT: SMC-3"),
+    row(0x1B, CHANGER, Manage, NONE, Motion, Writes, "OPEN/CLOSE IMPORT/EXPORT ELEMENT: SMC-3, 6.7"),
     row(0x1C, ALL, Manage, input(3, 2), Query, Writes, "RECEIVE DIAGNOSTIC RESULTS: SPC-4, 6.27"),
     // With parameters it is for whoever knows the device.
     row(0x1D, ALL, Manage, NONE, Motion, Writes, "SEND DIAGNOSTIC with SELFTEST: SPC-4, 6.42").when(0xE4, 0x04),
@@ -306,7 +306,7 @@ static COMMANDS: &[Row] = &[
     row(0xAA, DISK, Write, Length::BlocksOut(TWELVE), Transfer, Writes, "WRITE (12): SBC-3, 5.34"),
     row(0xAA, OPTICAL, Write, Length::Sectors(TWELVE), Transfer, Writes, "WRITE (12): MMC-6"),
     row(0xAB, CARTRIDGES, Read, input(6, 4), Query, Reads, "READ MEDIA SERIAL NUMBER: SPC-4, 6.19").action(0x01),
-    row(0xAC, OPTICAL, Read, Length::Descriptors(At(8, 2)), Query, Reads, "GET PERFORMANCE: MMC-6"),
+    row(0xAC, OPTICAL, Read, Length::Descriptors(At(8, 2)), Query, Reads, "GET PERFORMANCE: MMC-6, 6.7"),
     row(0xAD, OPTICAL, Read, input(8, 2), Query, Reads, "READ DISC STRUCTURE: MMC-6, 6.22"),
     row(0xAE, DISK, Write, Length::BlocksOut(TWELVE), Transfer, Writes, "WRITE AND VERIFY (12): SBC-3, 5.38"),
     row(0xAF, DISK, Write, Length::Compared(TWELVE), Whole, Reads, "VERIFY (12): SBC-3, 5.30"),

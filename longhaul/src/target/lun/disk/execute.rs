@@ -44,7 +44,7 @@ impl Core {
             return Box::pin(self.run_on_disc(disc, nexus, command, abort)).await;
         }
         match self.outcome(nexus, command, &abort).await {
-            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
+            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 },
             Err(fault) => fault.response(self.sense_format()),
         }
     }

@@ -15,7 +15,8 @@ use proto::scsi::attention::AttentionHandling::Reports;
 use proto::scsi::cdb::{Block, MinimumAccess};
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{
-    self, DeviceClass, Geometry, Handling, Plan, Rights, Transfer, identity, opcodes, permits,
+    self, DeviceClass, Geometry, Handling, HeadUse, Plan, Rights, Transfer, identity, opcodes,
+    permits,
 };
 use proto::scsi::reservation::Class;
 use proto::scsi::sense::{Additional, Format, Key};
@@ -46,6 +47,8 @@ pub(super) struct PassThroughDevice {
     /// Held while the device is asked for it.
     asking: Mutex<()>,
     clients: Clients,
+    /// Held by the command that the device has: what it tells is known before the next one is sent.
+    turn: Mutex<()>,
     /// Whether the device has been told to keep its medium in.
     is_locked: AtomicBool,
     /// Held while it is told that.
@@ -58,6 +61,9 @@ pub(super) struct PassThroughDevice {
 
 /// The additional sense code of any reset.
 const RESET_CODE: u8 = Additional::POWER_ON_OR_RESET.code;
+
+/// That of another medium.
+const MEDIUM_CODE: u8 = Additional::MEDIUM_MAY_HAVE_CHANGED.code;
 
 /// For as long a command waits for the length of blocks: the device may be busy for hours with that of another client.
 const GEOMETRY_WAIT: Duration = Duration::from_secs(10);
@@ -88,6 +94,7 @@ impl PassThroughDevice {
             maintenance,
             asking: Mutex::default(),
             clients: Clients::default(),
+            turn: Mutex::default(),
             is_locked: AtomicBool::new(false),
             locking: Mutex::default(),
             resets: watch::Sender::new(0),
@@ -98,6 +105,16 @@ impl PassThroughDevice {
     fn geometry(&self) -> Geometry {
         let block_length = self.block_length.load(Ordering::Acquire);
         Geometry { block_length, transfer_max: self.device.transfer_max() }
+    }
+
+    /// A client that has to find out where the head of the drive is does not begin where it is.
+    fn check_head(&self, Caller { nexus, .. }: Caller, opcode: u8) -> Result<(), Sense> {
+        let usage = HeadUse::of(opcode);
+        let is_tape = self.class == DeviceClass::Tape;
+        match nexus.is_none_or(|nexus| !is_tape || self.clients.knows_head(nexus, usage)) {
+            true => Ok(()),
+            false => Err(Sense::new(Key::AbortedCommand, Additional::SEQUENTIAL_POSITIONING_ERROR)),
+        }
     }
 }
 
@@ -168,7 +185,7 @@ impl Core {
         self.check_attention(Caller { nexus: Some(nexus), is_told })?;
         if is_told && let Some(sense) = passed.clients.take_deferred(nexus) {
             let data = Vec::new();
-            return Ok(Response { status: Status::CheckCondition, data, sense });
+            return Ok(Response { status: Status::CheckCondition, data, sense, residual: 0 });
         }
         let plan = planned?;
         self.check_tape_motion(passed, &plan)?;
@@ -233,7 +250,7 @@ impl Core {
             Step::Reply(data) => Ok(good(data)),
             Step::Unit(op) => {
                 let data = self.manage(nexus, op, command.data, needed, abort).await?;
-                Ok(Response { status: Status::Good, data, sense: Bytes::new() })
+                Ok(Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 })
             }
             _ => Err(INTERNAL.into()),
         }
@@ -270,18 +287,18 @@ impl Core {
             if *resets.borrow_and_update() > 0 {
                 // The sender is ours: it is there as long as this.
                 let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
-                self.check_attention(caller)?;
             }
+            let _turn = abort.unless(passed.turn.lock()).await?;
+            self.check_attention(caller)?;
+            passed.check_head(caller, request.block[0])?;
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
-            let DeviceAnswer { status, data, sense } =
+            let DeviceAnswer { status, data, sense, residual } =
                 executed.map_err(|why| self.device_failed(passed, caller, why))?;
             if self.note_sense(passed, caller, &sense) {
-                // Where the tape is, its client does not know before he is told.
-                self.check_attention(caller)?;
                 continue;
             }
             let data = if data.is_empty() { Vec::new() } else { vec![data] };
-            return Ok(Response { status, data, sense });
+            return Ok(Response { status, data, sense, residual });
         }
     }
 
@@ -317,6 +334,9 @@ impl Core {
         caller: Caller,
         additional: Additional,
     ) -> bool {
+        if [RESET_CODE, MEDIUM_CODE].contains(&additional.code) {
+            passed.clients.lose_head();
+        }
         if additional.code == RESET_CODE {
             if passed.was_reset.swap(false, Ordering::AcqRel) {
                 return true;
@@ -356,6 +376,7 @@ impl Core {
         if !passed.is_stale.swap(false, Ordering::AcqRel) {
             return;
         }
+        let _turn = passed.turn.lock().await;
         let mut told = |sense: Sense| {
             self.note_attention(passed, Caller::OURS, sense.additional);
         };
@@ -379,9 +400,13 @@ impl Core {
             let (target, lun) = (&self.state.target, self.state.lun);
             tracing::warn!(target, lun, suppressed, "pass-through: {why}");
         }
-        if matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost) {
-            // The system may have reset the device meanwhile, and heard alone that it did.
+        let may_be_reset = matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost);
+        if may_be_reset {
+            passed.clients.lose_head();
             passed.is_stale.store(true, Ordering::Release);
+        }
+        if may_be_reset && !passed.device.tells_of_losses() {
+            // The system may have reset the device meanwhile, and heard alone that it did.
             self.forget_lock(passed, caller);
             let reset = Additional::POWER_ON_OR_RESET;
             self.attend(|attentions| attentions.establish(reset, caller.nexus));
@@ -601,6 +626,7 @@ impl Core {
         let Some(passed) = self.state.passed.clone() else { return };
         passed.resets.send_modify(|under_way| *under_way += 1);
         passed.was_reset.store(true, Ordering::Release);
+        passed.clients.lose_head();
         tokio::spawn(async move {
             passed.device.reset().await;
             // SPC-4, 6.14: nothing prevents the removal after that.
@@ -629,7 +655,7 @@ fn outgoing(transfer: Transfer, came: Vec<Bytes>, announced: u32) -> Result<Devi
 }
 
 fn good(data: Vec<u8>) -> Response {
-    Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new() }
+    Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new(), residual: 0 }
 }
 
 #[cfg(test)]

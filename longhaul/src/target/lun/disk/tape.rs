@@ -105,7 +105,7 @@ impl TapeOutcome {
             Some(sense) => (Status::CheckCondition, sense.emit(core.sense_format()).into()),
             None => (Status::Good, Bytes::new()),
         };
-        Response { status, data, sense }
+        Response { status, data, sense, residual: 0 }
     }
 }
 

@@ -74,7 +74,7 @@ impl Session {
         // A transfer against the announced direction moved nothing.
         let moved = match (task.read, task.write) {
             (true, _) => offered,
-            (false, true) => task.inbound.asked(),
+            (false, true) => task.inbound.asked().saturating_sub(reply.residual),
             (false, false) => actual,
         };
         let residual = Residual::of(expected, moved);

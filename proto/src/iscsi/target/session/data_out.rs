@@ -171,7 +171,7 @@ impl Session {
 
     fn answer_fault(&mut self, id: TaskId, fault: Fault) {
         let (status, sense) = fault.outcome();
-        self.complete(id, Reply { status, data: Pieces::new(), sense });
+        self.complete(id, Reply { status, data: Pieces::new(), sense, residual: 0 });
     }
 
     /// Gives the tasks that wait their part of the allowance, first come first served.

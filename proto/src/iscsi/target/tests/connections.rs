@@ -88,7 +88,7 @@ impl ThreeConnections {
 
     fn reply(&mut self, task: TaskId) {
         let (data, sense) = (Pieces::new(), Bytes::new());
-        self.session.complete(task, Reply { status: Status::Good, data, sense });
+        self.session.complete(task, Reply { status: Status::Good, data, sense, residual: 0 });
     }
 
     fn expect_abort(&mut self, task: TaskId) {

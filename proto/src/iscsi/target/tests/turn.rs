@@ -120,7 +120,7 @@ fn two_groups(pair: &mut Pair) -> TaskId {
 fn fail(pair: &mut Pair, task: TaskId) {
     let (status, data, sense) =
         (Status::CheckCondition, Pieces::new(), Bytes::from_static(&[0x70]));
-    pair.session.complete(task, Reply { status, data, sense });
+    pair.session.complete(task, Reply { status, data, sense, residual: 0 });
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use proto::scsi::pass_through::HeadUse;
 
 use super::super::super::Nexus;
 
@@ -15,11 +16,13 @@ struct Client {
     may_write: bool,
     /// Sense data of a deferred error.
     deferred: Option<Bytes>,
+    /// It does not know where the head of the drive is.
+    has_lost_head: bool,
 }
 
 impl Clients {
     pub(super) fn attach(&self, nexus: Nexus, may_write: bool) {
-        self.lock().insert(nexus, Client { may_write, deferred: None });
+        self.lock().insert(nexus, Client { may_write, deferred: None, has_lost_head: false });
     }
 
     pub(super) fn detach(&self, nexus: Nexus) {
@@ -41,6 +44,22 @@ impl Clients {
     /// What this one is to be told.
     pub(super) fn take_deferred(&self, nexus: Nexus) -> Option<Bytes> {
         self.lock().get_mut(&nexus)?.deferred.take()
+    }
+
+    /// Nobody knows where the head of the drive is.
+    pub(super) fn lose_head(&self) {
+        self.lock().values_mut().for_each(|client| client.has_lost_head = true);
+    }
+
+    /// Whether this one may send such a command to a tape drive. Those that begin where the head is may have been sent before
+    /// it was told that the head is elsewhere.
+    pub(super) fn knows_head(&self, nexus: Nexus, usage: HeadUse) -> bool {
+        let mut clients = self.lock();
+        let Some(client) = clients.get_mut(&nexus) else { return true };
+        if usage == HeadUse::Finds {
+            client.has_lost_head = false;
+        }
+        usage != HeadUse::Begins || !client.has_lost_head
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Nexus, Client>> {

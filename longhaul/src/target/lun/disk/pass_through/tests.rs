@@ -24,12 +24,21 @@ struct Fake {
     /// Commands wait for this, if it is there.
     held: Option<Arc<Notify>>,
     resets: AtomicU32,
+    tells_of_losses: bool,
 }
 
 impl Fake {
     fn of(peripheral: u8, block_length: u32) -> Self {
         let (asked, answers, held) = (Locked::default(), Locked::default(), None);
-        Self { peripheral, block_length, asked, answers, held, resets: AtomicU32::new(0) }
+        Self {
+            peripheral,
+            block_length,
+            asked,
+            answers,
+            held,
+            resets: AtomicU32::new(0),
+            tells_of_losses: false,
+        }
     }
 
     fn will(&self, answer: Result<DeviceAnswer, DeviceFailure>) {
@@ -72,15 +81,24 @@ impl ScsiDevice for Fake {
         self.resets.fetch_add(1, Ordering::AcqRel);
         Box::pin(async {})
     }
+
+    fn tells_of_losses(&self) -> bool {
+        self.tells_of_losses
+    }
 }
 
 fn done(data: &[u8]) -> DeviceAnswer {
-    DeviceAnswer { status: Status::Good, data: Bytes::copy_from_slice(data), sense: Bytes::new() }
+    DeviceAnswer {
+        status: Status::Good,
+        data: Bytes::copy_from_slice(data),
+        sense: Bytes::new(),
+        residual: 0,
+    }
 }
 
 fn failed(sense: Sense) -> DeviceAnswer {
     let sense = sense.emit(Format::Fixed).into();
-    DeviceAnswer { status: Status::CheckCondition, data: Bytes::new(), sense }
+    DeviceAnswer { status: Status::CheckCondition, data: Bytes::new(), sense, residual: 0 }
 }
 
 const TAPE: u8 = 0x01;
@@ -253,6 +271,67 @@ async fn others_are_told_of_a_command_that_the_device_did_not_end() {
             "where the head is nobody knows"
         );
     }
+}
+
+#[tokio::test]
+async fn device_that_tells_of_losses_itself_is_believed() {
+    for failure in [DeviceFailure::TimedOut, DeviceFailure::Lost] {
+        let fake = Fake { tells_of_losses: true, ..Fake::of(TAPE, 512) };
+        let (fake, tape) = unit(fake, false).await;
+        fake.will(Err(failure));
+        assert_eq!(sense(&run(&tape, ME, &READY, &[]).await).key, Key::AbortedCommand);
+        let lost = Sense::new(Key::UnitAttention, Additional::NEXUS_LOSS);
+        fake.will(Ok(failed(lost)));
+        for nexus in [OTHER, ME] {
+            assert_eq!(sense(&run(&tape, nexus, &READY, &[]).await), lost, "once");
+            good(run(&tape, nexus, &READY, &[]).await);
+        }
+    }
+}
+
+/// What a client had sent before it was told of a loss would be carried out at another place.
+#[tokio::test]
+async fn commands_that_were_sent_before_the_loss_do_not_move_the_tape() {
+    let lost_head = Sense::new(Key::AbortedCommand, Additional::SEQUENTIAL_POSITIONING_ERROR);
+    let mark = [0x10, 0, 0, 0, 1, 0];
+    let reset = || Ok(failed(Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET)));
+    let exchanged = failed(Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED));
+    for event in [reset(), Ok(exchanged), Err(DeviceFailure::Lost), Err(DeviceFailure::TimedOut)] {
+        let (fake, tape) = tape().await;
+        let held = [(); 4].map(|()| start(&tape, ME, &mark, &[]));
+        fake.will(event);
+        let [first, rest @ ..] = held;
+        assert_ne!(first.await.status, Status::Good);
+        for behind in rest {
+            assert_eq!(sense(&behind.await), lost_head);
+        }
+        assert_eq!(fake.taken().iter().filter(|(code, _)| *code == 0x10).count(), 1);
+        // The other is told first, and does not know either.
+        assert_eq!(sense(&run(&tape, OTHER, &mark, &[]).await).key, Key::UnitAttention);
+        assert_eq!(sense(&run(&tape, OTHER, &mark, &[]).await), lost_head);
+        for (nexus, finds) in [(ME, &[0x2B, 0, 0, 0, 0, 0, 7, 0, 0, 0][..]), (OTHER, &[0x01])] {
+            good(run(&tape, nexus, finds, &[]).await);
+            good(run(&tape, nexus, &mark, &[]).await);
+        }
+    }
+    // A disk has no head of which a client would know.
+    let (fake, disk) = unit(Fake::of(0x00, 512), false).await;
+    fake.will(reset());
+    let mut capacity = [0; 32];
+    capacity[10] = 2;
+    fake.will(Ok(done(&capacity)));
+    sense(&run(&disk, ME, &READY, &[]).await);
+    good(run(&disk, ME, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[]).await);
+}
+
+#[tokio::test]
+async fn residual_of_what_was_sent_is_the_device_s() {
+    let (fake, tape) = tape().await;
+    let near_end = Sense::new(Key::NoSense, Additional::NONE);
+    fake.will(Ok(DeviceAnswer { residual: 512, ..failed(near_end) }));
+    let written = run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await;
+    assert_eq!((written.status, written.residual), (Status::CheckCondition, 512));
+    assert_eq!(run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await.residual, 0);
 }
 
 #[tokio::test]

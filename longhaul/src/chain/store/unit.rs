@@ -1,9 +1,10 @@
 //! Units of servers as they are, for commands that are no use of a volume: tape drives, optical drives and changers.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Login;
-use super::store::credentials;
+use super::credentials;
+use crate::chain::Login;
 use crate::explain::{explain_connect, explain_open};
 use crate::failure::{Failure, Outcome};
 use crate::reconnect_limit::ReconnectLimit;
@@ -23,11 +24,28 @@ pub struct UnitOptions {
     pub reconnect_limit: ReconnectLimit,
     /// Who else may use it.
     pub writers: Writers,
+    /// For how long a command may not move, though the connection lives, before the session is given up.
+    pub stall: Duration,
+    /// Where attachments are noted, if the user has no state directory.
+    pub state: Option<PathBuf>,
     /// When it is called, what is being opened is let go.
     pub stop: Stop,
 }
 
-/// For as long a command may not move: a drive rewinds a long tape, or finds a place on it, in some minutes, and changes media before.
+impl Default for UnitOptions {
+    fn default() -> Self {
+        Self {
+            login: Login::default(),
+            reconnect_limit: ReconnectLimit::default(),
+            writers: Writers::Unasked,
+            stall: STALL,
+            state: None,
+            stop: Stop::default(),
+        }
+    }
+}
+
+/// For as long a command of somebody who waits may not move: a drive rewinds a long tape, or finds a place on it, in some minutes, and changes media before.
 const STALL: Duration = Duration::from_secs(3600);
 
 /// Opens the unit that `uri` names. It is not reserved yet.
@@ -51,9 +69,9 @@ async fn behind_iscsi(
     let mut with = with.map_err(|why| why.within(&what()))?;
     with.reconnect_for = options.reconnect_limit.0;
     with.timeouts.login = options.reconnect_limit.login_within();
-    with.timeouts.stall = STALL;
+    with.timeouts.stall = options.stall;
     with.writers = options.writers;
-    with.state = state_dir();
+    with.state = state_dir().or_else(|| options.state.clone());
     with.stop = options.stop.clone();
     let opened = iscsi::open_unit(&target, &with).await;
     Ok(Box::new(opened.map_err(|why| explain_connect(what(), why))?))
@@ -68,11 +86,11 @@ async fn behind_hyperscsi(
     let who = credentials(&options.login.seal, *pin).map_err(|why| why.within(&what()))?;
     let with = ScsiOptions {
         writers: options.writers,
-        state: state_dir(),
+        state: state_dir().or_else(|| options.state.clone()),
         reconnect_for: options.reconnect_limit.0,
         login_within: options.reconnect_limit.login_within(),
         stop: options.stop.clone(),
-        stall: STALL,
+        stall: options.stall,
         ..ScsiOptions::default()
     };
     let (server, name, paths) = (server.clone(), volume.clone(), paths.clone());

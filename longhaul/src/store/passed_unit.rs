@@ -1,0 +1,474 @@
+//! A logical unit of another target, to which a target of ours passes command blocks on.
+//!
+//! One task has the session with that target, and sends each command once. A command that had no answer when the session
+//! ended may have been carried out: its client is told that nobody knows. Then the same unit is opened on a new session, which
+//! ends what was left of the old one at the target (RFC 7143, 6.3.5). The unit is not reset for that: others may use it too.
+//! What it tells of the time between is told to the clients; if that is nothing, I_T NEXUS LOSS OCCURRED (SAM-5, 6.3.4).
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::scsi::Status;
+use proto::scsi::command::{BlockLimits, Command, Transfer};
+use proto::scsi::inquiry::page;
+use proto::scsi::pass_through::{DeviceClass, reports_attention};
+use proto::scsi::sense::{Additional, Format, Key, Sense};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::abilities::{BoxFuture, Close};
+use super::scsi::{Answer, Completion, Executed, Lost, NoStatus, RawUnit, ResetAnswer};
+use crate::printable::OneLine;
+use crate::scsi_device::{
+    self, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice, ask,
+};
+use crate::stop::{Stop, Stopper};
+
+/// How long is waited for what.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Commands wait so long for a connection that is lost. After that the unit does not respond.
+    reached: Duration,
+    /// The first wait between two attempts to connect again; each is twice the one before.
+    first_wait: Duration,
+    /// The longest such wait.
+    wait_max: Duration,
+    /// The unit may take so long to tell how it is, and to be reset.
+    heard: Duration,
+    /// A command that a reset has ended may take so long to end. Without TAS its answer never comes (SAM-5, 5.3.1).
+    drained: Duration,
+}
+
+const TIMES: Times = Times {
+    reached: Duration::from_secs(20),
+    first_wait: Duration::from_millis(100),
+    wait_max: Duration::from_secs(5),
+    heard: Duration::from_secs(60),
+    drained: Duration::from_secs(5),
+};
+
+/// How long a logout may take when the unit is let go.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The most that a unit tells in a row.
+const ATTENTIONS_MAX: usize = 16;
+
+/// The additional sense code of resets and lost nexuses.
+const RESET_CODE: u8 = Additional::NEXUS_LOSS.code;
+
+/// A unit, and the task that has its session.
+pub struct PassedUnit {
+    /// Whose turn it is to have a job in the queue: others wait where they can be aborted, with their data.
+    turn: Arc<Semaphore>,
+    jobs: mpsc::Sender<Job>,
+    resets: mpsc::Sender<oneshot::Sender<()>>,
+    peripheral: u8,
+    transfer_max: u32,
+    block_length: u32,
+    /// Ends the task when it is dropped.
+    stopper: Mutex<Option<Stopper>>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Job {
+    request: DeviceRequest,
+    answer: oneshot::Sender<Result<DeviceAnswer, DeviceFailure>>,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Job {
+    /// Ends it. Nobody may wait for that any more: it was aborted.
+    fn end(self, ended: Result<DeviceAnswer, DeviceFailure>) {
+        let _: Result<_, _> = self.answer.send(ended);
+    }
+}
+
+/// Passes commands to a unit that is open, and is called `name`. What it has to tell of the time before is dropped: each
+/// client is told of a power on.
+pub async fn open(unit: Box<dyn RawUnit>, name: String) -> Result<PassedUnit, DeviceFailure> {
+    open_with(unit, name, TIMES).await
+}
+
+async fn open_with(
+    unit: Box<dyn RawUnit>,
+    name: String,
+    times: Times,
+) -> Result<PassedUnit, DeviceFailure> {
+    let peripheral = unit.standard().device_type();
+    let class = DeviceClass::of(peripheral);
+    let most = u32::try_from(unit.transfer_max()).unwrap_or(u32::MAX);
+    let (jobs, job_queue) = mpsc::channel(1);
+    let (resets, reset_queue) = mpsc::channel(1);
+    let (stopper, stop) = Stopper::new();
+    let queues = Queues { jobs: job_queue, resets: reset_queue, waiting: None };
+    let worker = Worker { unit, name, class, attentions: VecDeque::new(), queues, times };
+    let mut opened = PassedUnit {
+        turn: Arc::new(Semaphore::new(1)),
+        jobs,
+        resets,
+        peripheral,
+        transfer_max: most.min(volume::TRANSFER_MAX),
+        block_length: 0,
+        stopper: Mutex::new(Some(stopper)),
+        worker: Mutex::new(Some(tokio::spawn(worker.run(stop)))),
+    };
+    ask(&opened, &TEST_UNIT_READY, 0, &mut |_| ()).await?;
+    opened.block_length = scsi_device::block_length(&opened, &mut |_| ()).await;
+    if let Some(limit) = opened.limit_of_disk(class).await? {
+        opened.transfer_max = opened.transfer_max.min(limit);
+    }
+    Ok(opened)
+}
+
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const BLOCK_LIMITS: [u8; 6] = [0x12, 0x01, page::BLOCK_LIMITS, 0, 64, 0];
+
+impl PassedUnit {
+    /// The MAXIMUM TRANSFER LENGTH of a disk (SBC-3, 6.6.4) in bytes, if it has one.
+    async fn limit_of_disk(&self, class: DeviceClass) -> Result<Option<u32>, DeviceFailure> {
+        if class != DeviceClass::Disk {
+            return Ok(None);
+        }
+        let answer = ask(self, &BLOCK_LIMITS, 64, &mut |_| ()).await?;
+        let limits = BlockLimits::parse(&answer.data).ok();
+        let limits = limits.filter(|_| answer.status == Status::Good);
+        let bytes = limits.map(|limits| limits.transfer_max.saturating_mul(self.block_length));
+        Ok(bytes.filter(|bytes| *bytes > 0))
+    }
+
+    async fn end(&self) {
+        let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(stopper);
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker {
+            // One that has panicked has ended too.
+            let _: Result<_, _> = worker.await;
+        }
+    }
+}
+
+impl ScsiDevice for PassedUnit {
+    fn peripheral(&self) -> u8 {
+        self.peripheral
+    }
+
+    fn transfer_max(&self) -> u32 {
+        self.transfer_max
+    }
+
+    fn block_length(&self) -> u32 {
+        self.block_length
+    }
+
+    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
+        let (turn, jobs) = (Arc::clone(&self.turn), self.jobs.clone());
+        Box::pin(async move {
+            let turn = turn.acquire_owned().await.map_err(|_| DeviceFailure::Broken)?;
+            let (answer, answered) = oneshot::channel();
+            let job = Job { request, answer, _turn: turn };
+            jobs.send(job).await.map_err(|_| DeviceFailure::Gone)?;
+            answered.await.unwrap_or(Err(DeviceFailure::Gone))
+        })
+    }
+
+    fn reset(&self) -> Pending<()> {
+        let resets = self.resets.clone();
+        Box::pin(async move {
+            let (done, ended) = oneshot::channel();
+            if resets.send(done).await.is_ok() {
+                // It is dropped where there is no session, of which nothing is left to be reset.
+                let _: Result<_, _> = ended.await;
+            }
+        })
+    }
+
+    /// The unit tells this initiator port, or the new session shows it.
+    fn tells_of_losses(&self) -> bool {
+        true
+    }
+}
+
+impl Close for PassedUnit {
+    fn let_go(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.end())
+    }
+
+    fn close(&self) -> BoxFuture<'_, Option<crate::replay_log::Saved>> {
+        Box::pin(async {
+            self.end().await;
+            None
+        })
+    }
+}
+
+/// What the task of a unit is asked for.
+struct Queues {
+    jobs: mpsc::Receiver<Job>,
+    resets: mpsc::Receiver<oneshot::Sender<()>>,
+    /// A command that was not sent yet.
+    waiting: Option<Job>,
+}
+
+impl Queues {
+    /// Waits for `work`, without which there is no session: a command that comes waits too, but not beyond `last`.
+    async fn meanwhile<T>(&mut self, last: Instant, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            let is_late = Instant::now() >= last;
+            if is_late && let Some(job) = self.waiting.take() {
+                job.end(Err(DeviceFailure::Gone));
+            }
+            let Self { jobs, resets, waiting } = self;
+            let is_free = waiting.is_none();
+            tokio::select! {
+                done = &mut work => return done,
+                Some(job) = jobs.recv(), if is_free => self.waiting = Some(job),
+                Some(done) = resets.recv() => drop(done),
+                () = aborted(waiting) => self.waiting = None,
+                () = sleep_until(last), if !is_late => {}
+            }
+        }
+    }
+}
+
+/// Returns when nobody waits for the answer to a command any more.
+async fn aborted(job: &mut Option<Job>) {
+    match job {
+        Some(job) => job.answer.closed().await,
+        None => pending().await,
+    }
+}
+
+/// A session that is no more, or is to be no more.
+struct Outage {
+    why: String,
+    /// A command may still be under way.
+    is_uncertain: bool,
+}
+
+impl Outage {
+    fn of(lost: &Lost, is_uncertain: bool) -> Self {
+        Self { why: OneLine(lost).to_string(), is_uncertain }
+    }
+}
+
+/// How a command has ended, and whether the session has.
+type Run = (Result<DeviceAnswer, DeviceFailure>, Option<Outage>);
+
+struct Worker {
+    unit: Box<dyn RawUnit>,
+    name: String,
+    class: DeviceClass,
+    /// Sense data that the unit told when nobody had asked it anything.
+    attentions: VecDeque<Bytes>,
+    queues: Queues,
+    times: Times,
+}
+
+impl Worker {
+    async fn run(mut self, stop: Stop) {
+        stop.unless_called(self.work()).await;
+        // What is under way may take hours.
+        let _: Result<_, _> = timeout(CLOSED_WITHIN, self.unit.close()).await;
+    }
+
+    async fn work(&mut self) {
+        loop {
+            let outage = match self.queues.waiting.take() {
+                Some(job) => self.carry_out(job).await,
+                None => tokio::select! {
+                    Some(job) = self.queues.jobs.recv() => self.carry_out(job).await,
+                    Some(done) = self.queues.resets.recv() => self.reset(done).await,
+                    lost = self.unit.ended() => Some(Outage::of(&lost, false)),
+                },
+            };
+            if let Some(outage) = outage {
+                self.reconnect(outage).await;
+            }
+        }
+    }
+
+    /// Carries a command out, unless nobody waits for it, or there is something else to be told first.
+    async fn carry_out(&mut self, job: Job) -> Option<Outage> {
+        if job.answer.is_closed() {
+            return None;
+        }
+        let request = &job.request;
+        if reports_attention(&request.block, self.class)
+            && let Some(sense) = self.attentions.pop_front()
+        {
+            let told = told_in_place(sense, &request.data);
+            job.end(Ok(told));
+            return None;
+        }
+        let (command, data) = command(request);
+        match self.unit.send(command, data).await {
+            Ok(answer) => {
+                let (ended, outage) = self.follow(answer, &job.request).await;
+                job.end(ended);
+                outage
+            }
+            Err(lost) => {
+                // It was not sent: it goes by the next session.
+                self.queues.waiting = Some(job);
+                Some(Outage::of(&lost, false))
+            }
+        }
+    }
+
+    /// Waits for the end of a command, which a reset may bring about. One that does not end in time loses its session, and
+    /// ends with that.
+    async fn follow(&mut self, mut answer: Answer, request: &DeviceRequest) -> Run {
+        let sent = length(&request.data);
+        let mut failure = DeviceFailure::TimedOut;
+        let mut deadline = pin!(sleep(request.timeout));
+        loop {
+            tokio::select! {
+                ended = &mut answer => return self.judge(ended, sent),
+                () = &mut deadline => {
+                    let why = failure.to_string();
+                    return (Err(failure), Some(Outage { why, is_uncertain: true }));
+                }
+                Some(done) = self.queues.resets.recv() => {
+                    let lost = self.reset(done).await;
+                    if let Some(outage) = lost {
+                        let is_uncertain = true;
+                        return (Err(DeviceFailure::Lost), Some(Outage { is_uncertain, ..outage }));
+                    }
+                    failure = DeviceFailure::Lost;
+                    let drained = Instant::now() + self.times.drained;
+                    if deadline.deadline() > drained {
+                        deadline.as_mut().reset(drained);
+                    }
+                }
+            }
+        }
+    }
+
+    fn judge(&self, ended: Result<Executed, Lost>, sent: u32) -> Run {
+        match ended {
+            Ok(Ok(Completion { status, data, sense, residual })) => {
+                let residual = residual.min(sent);
+                (Ok(DeviceAnswer { status, data, sense, residual }), None)
+            }
+            Ok(Err(NoStatus::Aborted)) => (Err(DeviceFailure::Lost), None),
+            Ok(Err(NoStatus::Failed(why))) => {
+                let why = OneLine(&*why);
+                tracing::warn!(unit = self.name, %why, "pass-through: a command failed on its way");
+                (Err(DeviceFailure::Broken), None)
+            }
+            Err(lost) => (Err(DeviceFailure::Lost), Some(Outage::of(&lost, true))),
+        }
+    }
+
+    /// LOGICAL UNIT RESET.
+    async fn reset(&mut self, done: oneshot::Sender<()>) -> Option<Outage> {
+        let reset = timeout(self.times.heard, self.unit.reset()).await;
+        let outage = match reset {
+            Ok(Ok(ResetAnswer::Complete)) => None,
+            Ok(Ok(ResetAnswer::Refused { answer, .. })) => {
+                tracing::warn!(unit = self.name, answer, "pass-through: the unit was not reset");
+                None
+            }
+            Ok(Err(lost)) => Some(Outage::of(&lost, false)),
+            Err(_) => Some(Outage { why: "no answer to a reset".to_owned(), is_uncertain: true }),
+        };
+        // Whoever asked may have left.
+        let _: Result<_, _> = done.send(());
+        outage
+    }
+
+    /// Opens the unit again, and finds out what there is to be told of the time between.
+    async fn reconnect(&mut self, Outage { why, mut is_uncertain }: Outage) {
+        tracing::warn!(unit = self.name, why, "pass-through: connection to the unit lost");
+        let (last, mut wait) = (Instant::now() + self.times.reached, self.times.first_wait);
+        let mut reasons = String::new();
+        loop {
+            let Self { unit, queues, .. } = self;
+            let failed = match queues.meanwhile(last, unit.log_in_again(is_uncertain)).await {
+                Ok(()) => {
+                    is_uncertain = false;
+                    match self.hear(last).await {
+                        Ok(()) => break,
+                        Err(lost) => OneLine(&lost).to_string(),
+                    }
+                }
+                Err(not) => OneLine(&*not.why).to_string(),
+            };
+            // The same is not told again and again.
+            if failed != reasons {
+                tracing::warn!(
+                    unit = self.name,
+                    why = failed,
+                    "pass-through: cannot reach the unit"
+                );
+                reasons = failed;
+            }
+            self.queues.meanwhile(last, sleep(wait)).await;
+            wait = (wait * 2).min(self.times.wait_max);
+        }
+        tracing::info!(unit = self.name, "pass-through: connected to the unit again");
+    }
+
+    /// Asks what the unit has to tell. All sessions before are over, of which the clients have to know.
+    async fn hear(&mut self, last: Instant) -> Result<(), Lost> {
+        for _ in 0..ATTENTIONS_MAX {
+            let asked = async {
+                let answer = self.unit.send(Command::test_unit_ready(), Bytes::new()).await?;
+                // One that does not answer is used all the same: it is as slow to the commands of clients.
+                timeout(self.times.heard, answer).await.ok().transpose()
+            };
+            let answered = self.queues.meanwhile(last, asked).await?;
+            let Some(Ok(Completion { sense, .. })) = answered else { break };
+            match Sense::parse(&sense) {
+                Some(told) if told.deferred || told.key == Key::UnitAttention => self.note(sense),
+                _ => break,
+            }
+        }
+        let tells_of_loss = |sense: &Bytes| {
+            Sense::parse(sense).is_some_and(|told| told.additional.code == RESET_CODE)
+        };
+        if !self.attentions.iter().any(tells_of_loss) {
+            let loss = Sense::new(Key::UnitAttention, Additional::NEXUS_LOSS);
+            self.attentions.push_front(loss.emit(Format::Fixed).into());
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, sense: Bytes) {
+        if self.attentions.len() < ATTENTIONS_MAX && !self.attentions.contains(&sense) {
+            self.attentions.push_back(sense);
+        }
+    }
+}
+
+/// The answer to a command that was not sent, since this is told in its place.
+fn told_in_place(sense: Bytes, data: &DeviceData) -> DeviceAnswer {
+    let (status, residual) = (Status::CheckCondition, length(data));
+    DeviceAnswer { status, data: Bytes::new(), sense, residual }
+}
+
+/// The bytes that are sent with a command.
+fn length(data: &DeviceData) -> u32 {
+    match data {
+        DeviceData::Out(data) => data.len() as u32,
+        DeviceData::None | DeviceData::In(_) => 0,
+    }
+}
+
+fn command(request: &DeviceRequest) -> (Command, Bytes) {
+    let (transfer, data) = match &request.data {
+        DeviceData::None => (Transfer::None, Bytes::new()),
+        DeviceData::In(room) => (Transfer::In(*room), Bytes::new()),
+        DeviceData::Out(data) => (Transfer::Out(length(&request.data)), data.clone()),
+    };
+    (Command { cdb: request.block, transfer }, data)
+}
+
+#[cfg(test)]
+mod tests;

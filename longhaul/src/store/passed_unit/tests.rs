@@ -1,0 +1,375 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proto::scsi::command::Standard;
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+
+use super::super::scsi::{NotOpen, Pending as Work, UnitError};
+use super::*;
+
+/// What a unit does with a command.
+enum Act {
+    End(Completion),
+    /// The session is lost while it has the command.
+    Lose,
+    /// The session is lost before the command is sent.
+    Refuse,
+    /// There is never an answer.
+    Hang,
+}
+
+/// A unit that does what it is told, and notes what it was asked for.
+#[derive(Default)]
+struct Script {
+    acts: Mutex<VecDeque<Act>>,
+    sent: Mutex<Vec<u8>>,
+    /// Whether the logins had to end something.
+    logins: Mutex<Vec<bool>>,
+    /// How many logins fail.
+    unreachable: AtomicUsize,
+    resets: AtomicUsize,
+    ended: Notify,
+    closed: AtomicUsize,
+}
+
+impl Script {
+    fn will(&self, act: Act) {
+        self.acts.lock().unwrap().push_back(act);
+    }
+
+    /// The operation codes that have come since it was looked at last.
+    fn taken(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.sent.lock().unwrap())
+    }
+
+    fn logins(&self) -> Vec<bool> {
+        std::mem::take(&mut *self.logins.lock().unwrap())
+    }
+}
+
+struct Scripted {
+    script: Arc<Script>,
+    standard: Standard,
+}
+
+fn lost() -> Lost {
+    let why = Arc::new(std::io::Error::other("the cable is out"));
+    Lost { why, is_logged_out: false, is_stalled: false, wait: Duration::ZERO }
+}
+
+fn done(data: &[u8]) -> Completion {
+    let data = Bytes::copy_from_slice(data);
+    Completion { status: Status::Good, data, sense: Bytes::new(), residual: 0 }
+}
+
+fn told(key: Key, additional: Additional) -> Completion {
+    let sense = Sense::new(key, additional).emit(Format::Fixed).into();
+    Completion { status: Status::CheckCondition, sense, ..done(&[]) }
+}
+
+impl RawUnit for Scripted {
+    fn standard(&self) -> &Standard {
+        &self.standard
+    }
+
+    fn serial(&self) -> Option<&str> {
+        None
+    }
+
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    fn ask(&self, _: Command, _: Bytes) -> Work<'_, Result<Bytes, UnitError>> {
+        unreachable!("it would be tried again")
+    }
+
+    fn ask_at(&self, _: u16, _: Command) -> Work<'_, Result<Bytes, UnitError>> {
+        unreachable!("it is another unit")
+    }
+
+    fn send(&self, command: Command, _: Bytes) -> Work<'_, Result<Answer, Lost>> {
+        let act = self.script.acts.lock().unwrap().pop_front();
+        let act = act.unwrap_or_else(|| Act::End(done(&[])));
+        if matches!(act, Act::Refuse) {
+            return Box::pin(async { Err(lost()) });
+        }
+        self.script.sent.lock().unwrap().push(command.cdb[0]);
+        Box::pin(async move {
+            Ok(match act {
+                Act::End(completion) => Box::pin(async { Ok(Ok(completion)) }) as Answer,
+                Act::Lose | Act::Refuse => Box::pin(async { Err(lost()) }),
+                Act::Hang => Box::pin(pending()),
+            })
+        })
+    }
+
+    fn reserve(&self) -> Work<'_, Result<(), NotOpen>> {
+        unreachable!("its clients have reservations among themselves")
+    }
+
+    fn is_reserved(&self) -> bool {
+        false
+    }
+
+    fn open_again(&mut self) -> Work<'_, Result<(), NotOpen>> {
+        unreachable!("it would be reset")
+    }
+
+    fn log_in_again(&mut self, uncertain: bool) -> Work<'_, Result<(), NotOpen>> {
+        self.script.logins.lock().unwrap().push(uncertain);
+        let fewer = |left: usize| left.checked_sub(1);
+        let left = &self.script.unreachable;
+        let fails = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok();
+        Box::pin(async move {
+            let why = || Box::new(lost());
+            match fails {
+                true => Err(NotOpen { why: why(), is_fleeting: true, is_refused: false }),
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn reset(&self) -> Work<'_, Result<ResetAnswer, Lost>> {
+        self.script.resets.fetch_add(1, Ordering::AcqRel);
+        Box::pin(async { Ok(ResetAnswer::Complete) })
+    }
+
+    fn transfer_max(&self) -> u64 {
+        1 << 16
+    }
+
+    fn ended(&self) -> Work<'_, Lost> {
+        Box::pin(async {
+            self.script.ended.notified().await;
+            lost()
+        })
+    }
+
+    fn close(&self) -> Work<'_, ()> {
+        self.script.closed.fetch_add(1, Ordering::AcqRel);
+        Box::pin(async {})
+    }
+}
+
+/// Short, but for the wait for a unit that comes back.
+const SHORT: Times = Times {
+    first_wait: Duration::from_millis(1),
+    wait_max: Duration::from_millis(1),
+    drained: Duration::from_millis(1),
+    ..TIMES
+};
+
+const TAPE: u8 = 0x01;
+const READY: u8 = 0x00;
+const REWIND: u8 = 0x01;
+const WRITE: u8 = 0x0A;
+const INQUIRY: u8 = 0x12;
+const MODE_SENSE: u8 = 0x1A;
+
+/// A tape drive that has been asked what its blocks are.
+async fn tape() -> (Arc<Script>, PassedUnit) {
+    tape_with(SHORT).await
+}
+
+async fn tape_with(times: Times) -> (Arc<Script>, PassedUnit) {
+    let script = Arc::<Script>::default();
+    let mut standard = [0; 36];
+    (standard[0], standard[4]) = (TAPE, 31);
+    let standard = Standard::parse(&standard).unwrap();
+    script.will(Act::End(told(Key::UnitAttention, Additional::POWER_ON_OR_RESET)));
+    script.will(Act::End(done(&[])));
+    script.will(Act::End(done(&[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 4, 0])));
+    let unit = Box::new(Scripted { script: Arc::clone(&script), standard });
+    let tape = open_with(unit, "the tape".to_owned(), times).await.unwrap();
+    assert_eq!(
+        (tape.peripheral(), tape.block_length(), tape.transfer_max()),
+        (TAPE, 1024, 1 << 16)
+    );
+    assert_eq!(script.taken(), [READY, READY, MODE_SENSE]);
+    (script, tape)
+}
+
+fn request(code: u8, data: DeviceData) -> DeviceRequest {
+    let mut block = [0; 16];
+    block[0] = code;
+    DeviceRequest { block, data, timeout: Duration::from_secs(1800) }
+}
+
+async fn run(tape: &PassedUnit, code: u8) -> Result<DeviceAnswer, DeviceFailure> {
+    let data = if code == WRITE {
+        DeviceData::Out(Bytes::from_static(&[7; 100]))
+    } else {
+        DeviceData::None
+    };
+    tape.execute(request(code, data)).await
+}
+
+/// What a command that is carried out comes to, or the unit attention in its place.
+async fn tells(tape: &PassedUnit, code: u8) -> Option<Additional> {
+    let answer = run(tape, code).await.unwrap();
+    Sense::parse(&answer.sense).map(|sense| sense.additional)
+}
+
+#[tokio::test]
+async fn answer_is_the_unit_s_with_its_residual() {
+    let (script, tape) = tape().await;
+    let short = told(Key::NoSense, Additional::NONE);
+    script.will(Act::End(Completion { residual: 60, ..short.clone() }));
+    let answer = run(&tape, WRITE).await.unwrap();
+    assert_eq!((answer.status, answer.sense, answer.residual), (short.status, short.sense, 60));
+    // Of what came in, the length of the data tells.
+    script.will(Act::End(Completion { residual: 90, ..done(&[1; 10]) }));
+    let answer = tape.execute(request(MODE_SENSE, DeviceData::In(100))).await.unwrap();
+    assert_eq!((answer.data.len(), answer.residual), (10, 0));
+}
+
+#[tokio::test]
+async fn command_without_an_answer_is_not_sent_again() {
+    let (script, tape) = tape().await;
+    script.will(Act::Lose);
+    assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Lost));
+    assert_eq!(tells(&tape, WRITE).await, Some(Additional::NEXUS_LOSS));
+    assert_eq!(script.taken(), [WRITE, READY], "the second was told of the loss in its place");
+    assert_eq!(script.logins(), [true], "the new session ends what is left of the old one");
+    assert_eq!(script.resets.load(Ordering::Acquire), 0);
+    assert_eq!(tells(&tape, WRITE).await, None);
+    assert_eq!(script.taken(), [WRITE]);
+}
+
+#[tokio::test]
+async fn command_that_was_not_sent_is_told_of_the_loss_and_goes_by_the_next_session() {
+    let (script, tape) = tape().await;
+    script.will(Act::Refuse);
+    assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
+    assert_eq!((script.taken(), script.logins()), (vec![READY], vec![false]));
+    script.will(Act::Refuse);
+    // INQUIRY meets no unit attention (SPC-4, 6.6.1).
+    assert_eq!(tells(&tape, INQUIRY).await, None);
+    assert_eq!(script.taken(), [READY, INQUIRY]);
+    assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
+}
+
+#[tokio::test]
+async fn unit_tells_itself_what_has_happened() {
+    let (script, tape) = tape().await;
+    script.will(Act::Lose);
+    let deferred =
+        Sense { deferred: true, ..Sense::new(Key::MediumError, Additional::WRITE_ERROR) };
+    let deferred = Completion {
+        sense: deferred.emit(Format::Fixed).into(),
+        ..told(Key::NoSense, Additional::NONE)
+    };
+    for act in [
+        told(Key::UnitAttention, Additional::POWER_ON_OR_RESET),
+        told(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED),
+        deferred,
+        told(Key::NotReady, Additional::MEDIUM_NOT_PRESENT),
+    ] {
+        script.will(Act::End(act));
+    }
+    assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Lost));
+    for code in [
+        Additional::POWER_ON_OR_RESET,
+        Additional::MEDIUM_MAY_HAVE_CHANGED,
+        Additional::WRITE_ERROR,
+    ] {
+        assert_eq!(tells(&tape, WRITE).await, Some(code));
+    }
+    assert_eq!(tells(&tape, WRITE).await, None, "each is told once");
+}
+
+#[tokio::test]
+async fn idle_session_that_ends_is_opened_again_and_its_loss_told() {
+    let (script, tape) = tape().await;
+    script.unreachable.store(3, Ordering::Release);
+    script.ended.notify_one();
+    while script.logins.lock().unwrap().len() < 4 {
+        yield_now().await;
+    }
+    assert_eq!(script.logins(), [false; 4]);
+    assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
+    assert_eq!(tells(&tape, REWIND).await, None);
+}
+
+#[tokio::test]
+async fn unit_that_stays_away_does_not_respond_until_it_is_back() {
+    let (script, tape) = tape_with(Times { reached: Duration::from_millis(1), ..SHORT }).await;
+    script.unreachable.store(usize::MAX, Ordering::Release);
+    script.will(Act::Lose);
+    assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Lost));
+    for _ in 0..3 {
+        assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Gone));
+    }
+    tape.reset().await;
+    assert!(script.logins().iter().all(|uncertain| *uncertain));
+    script.unreachable.store(0, Ordering::Release);
+    let told = loop {
+        match run(&tape, WRITE).await {
+            Err(why) => assert_eq!(why, DeviceFailure::Gone),
+            Ok(answer) => break Sense::parse(&answer.sense).unwrap(),
+        }
+    };
+    assert_eq!((told.key, told.additional), (Key::UnitAttention, Additional::NEXUS_LOSS));
+    assert_eq!(tells(&tape, WRITE).await, None);
+    assert_eq!(script.taken(), [WRITE, READY, WRITE]);
+}
+
+#[tokio::test]
+async fn command_that_was_aborted_while_there_was_no_session_is_never_sent() {
+    let (script, tape) = tape().await;
+    script.unreachable.store(usize::MAX, Ordering::Release);
+    script.ended.notify_one();
+    while script.logins().is_empty() {
+        yield_now().await;
+    }
+    let mut rewind = tape.execute(request(REWIND, DeviceData::None));
+    assert!(timeout(Duration::from_millis(10), &mut rewind).await.is_err());
+    drop(rewind);
+    script.unreachable.store(0, Ordering::Release);
+    assert_eq!(tells(&tape, WRITE).await, Some(Additional::NEXUS_LOSS));
+    assert!(!script.taken().contains(&REWIND));
+}
+
+#[tokio::test]
+async fn command_that_does_not_end_in_time_ends_with_its_session() {
+    let (script, tape) = tape().await;
+    script.will(Act::Hang);
+    let timeout = Duration::from_millis(1);
+    let rewind = DeviceRequest { timeout, ..request(REWIND, DeviceData::None) };
+    assert_eq!(tape.execute(rewind).await, Err(DeviceFailure::TimedOut));
+    assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
+    assert_eq!(script.logins(), [true]);
+    assert_eq!(script.resets.load(Ordering::Acquire), 0);
+}
+
+#[tokio::test]
+async fn reset_reaches_the_unit_while_it_has_a_command() {
+    let (script, tape) = tape().await;
+    script.will(Act::Hang);
+    let rewind = tokio::spawn(tape.execute(request(REWIND, DeviceData::None)));
+    while script.sent.lock().unwrap().is_empty() {
+        yield_now().await;
+    }
+    tape.reset().await;
+    assert_eq!(script.resets.load(Ordering::Acquire), 1);
+    // Without TAS it has no answer.
+    assert_eq!(rewind.await.unwrap(), Err(DeviceFailure::Lost));
+    assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
+    tape.reset().await;
+    assert_eq!(script.resets.load(Ordering::Acquire), 2);
+    assert_eq!(tells(&tape, REWIND).await, None);
+}
+
+#[tokio::test]
+async fn unit_is_logged_out_when_it_is_closed_or_dropped() {
+    let (script, tape) = tape().await;
+    assert!(tape.close().await.is_none());
+    assert_eq!(script.closed.load(Ordering::Acquire), 1);
+    assert_eq!(run(&tape, REWIND).await, Err(DeviceFailure::Gone));
+    let (script, tape) = self::tape().await;
+    drop(tape);
+    while script.closed.load(Ordering::Acquire) == 0 {
+        yield_now().await;
+    }
+}
