@@ -82,7 +82,7 @@ impl Core {
         abort: Abort,
     ) -> Response {
         match self.disc_outcome(&disc, nexus, command, &abort).await {
-            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
+            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 },
             Err(fault) => fault.response(self.sense_format()),
         }
     }
