@@ -1,7 +1,8 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::io::{self, Write as _};
+use std::process::{ExitCode, exit};
 use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -14,7 +15,7 @@ use crate::command::{
     outlast_stray_signals, reload, replay, revoke, serve, status, tape, tune, umount, upgrade,
     volumes,
 };
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{OrFail, Outcome, print_error};
 use crate::log::{Log, log_failure};
 use crate::luks;
 use crate::mount_helper;
@@ -105,8 +106,20 @@ fn parse(arguments: &[OsString]) -> Cli {
             arg => OneLine(arg).to_string(),
         });
         // The same mistake is found in them.
-        Cli::try_parse_from(shown).err().unwrap_or(wrong).exit()
+        show(&Cli::try_parse_from(shown).err().unwrap_or(wrong))
     })
+}
+
+/// Prints what is wrong, or the help or version that was asked for, and ends. Help that cannot be written was not given.
+fn show(message: &clap::Error) -> ! {
+    let written = message.print().and_then(|()| io::stdout().flush());
+    match written {
+        Err(why) if !message.use_stderr() && why.kind() != io::ErrorKind::BrokenPipe => {
+            print_error(&format!("longhaul: cannot write to standard output: {why}"));
+            exit(1)
+        }
+        _ => exit(message.exit_code()),
+    }
 }
 
 /// Runs the program and says how it ended.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clap::Subcommand;
+use clap::{Arg, Subcommand};
 
 use super::options::LoginArgs;
 use super::server_socket::ServerSocket;
@@ -13,7 +13,7 @@ use crate::uri::Uri;
 
 /// Administer a server elsewhere, as a client that it lists as administrator
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, mut_subcommands(without_control))]
+#[command(after_help = EXAMPLES, mut_args(at_the_end_too), mut_subcommands(without_control))]
 pub struct Args {
     /// A volume of the server: its URI, or the name that `mount` remembers it by
     #[arg(value_parser = named::volume)]
@@ -34,6 +34,11 @@ Examples:
 
 The commands are those for a server of this machine, and paths are those of its machine. The server wants \
 `administrator = true` in the table of the client, and an encrypted session.";
+
+/// How to log in may also be said behind the action.
+fn at_the_end_too(arg: Arg) -> Arg {
+    if arg.is_positional() { arg } else { arg.global(true) }
+}
 
 /// The server is named by the URI.
 fn without_control(command: clap::Command) -> clap::Command {

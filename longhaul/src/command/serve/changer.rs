@@ -1,7 +1,7 @@
 //! Media changers: cartridges are moved as initiators and operators ask for it, by exchanging what is in the drives and noting
 //! what is where. One movement is done at a time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proto::scsi::elements::{Barcode, Element, ElementKind, Inventory};
@@ -177,12 +177,43 @@ impl Live {
 
     /// A drive of a media changer takes cartridges from that alone.
     pub(super) fn refuse_drive_of_changer(&self, name: &str) -> Outcome {
-        let volume = self.volumes().iter().find(|volume| volume.name == name);
-        let Some((of, index)) = volume.and_then(Served::drive_of) else { return Ok(()) };
-        let drive = Element::drive(index);
-        let hint =
-            format!("`longhaul media move {of} slot:1 {drive}` loads a cartridge from a slot");
+        let Some((of, drive)) = self.changer_of(name) else { return Ok(()) };
+        let hint = match self.library(&of).and_then(|library| library.in_drive(drive.index)) {
+            Some(_) => format!("`longhaul media move {of} {drive} slot:1` takes its cartridge out"),
+            None => {
+                format!("`longhaul media move {of} slot:1 {drive}` loads a cartridge from a slot")
+            }
+        };
         Err(Failure::new(format!("{name} is a drive of the media changer {of}")).hint(hint))
+    }
+
+    /// How what is in a drive is taken out.
+    pub(super) fn how_to_empty(&self, name: &str) -> String {
+        match self.changer_of(name) {
+            Some((of, drive)) => format!("`longhaul media move {of} {drive} slot:1` takes it out"),
+            None => format!("`longhaul media eject {name}` takes it out"),
+        }
+    }
+
+    fn changer_of(&self, name: &str) -> Option<(String, Element)> {
+        let volume = self.volumes().iter().find(|volume| volume.name == name)?;
+        let (of, index) = volume.drive_of()?;
+        Some((of.to_owned(), Element::drive(index)))
+    }
+
+    /// The media changer that counts this file among its cartridges, which no other drive may have.
+    pub(super) async fn changer_with(&self, file: &Path) -> Option<String> {
+        let names = self.volumes().iter().map(|volume| volume.name.clone());
+        let changers: Vec<_> =
+            names.filter_map(|name| Some((self.library(&name)?.files(), name))).collect();
+        let file = file.to_owned();
+        let looked = tokio::task::spawn_blocking(move || {
+            let file = file.canonicalize().ok()?;
+            let is_it = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == file);
+            let its = changers.into_iter().find(|(files, _)| files.iter().any(is_it));
+            its.map(|(_, name)| name)
+        });
+        looked.await.ok()?
     }
 
     /// Does what an operator asks for.

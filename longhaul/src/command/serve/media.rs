@@ -82,10 +82,17 @@ impl Live {
             Some(other) if other != name => {
                 return Err(Failure::new(format!("cannot put {shown} into {name}"))
                     .because(format!("it is in the drive {other} of this server"))
-                    .hint(format!("`longhaul media eject {other}` takes it out")));
+                    .hint(self.how_to_empty(&other)));
             }
             Some(_) => self.reload(name, disc, force).await?,
             None => {
+                if let Some(changer) = self.holding_changer(&disc).await {
+                    return Err(Failure::new(format!("cannot put {shown} into {name}"))
+                        .because(format!("it is a cartridge of the media changer {changer}"))
+                        .hint(format!(
+                            "`longhaul media export {changer} BARCODE` takes it out of that"
+                        )));
+                }
                 let mut volume = self.drive(name, Some(disc))?;
                 volume.blank = blank;
                 if let Some(why) = idle_blank(&volume.uri, blank) {
@@ -120,6 +127,10 @@ impl Live {
             has.is_some_and(|has| (has.dev(), has.ino()) == (file.dev(), file.ino()))
         });
         its.map(|(name, _)| name.clone())
+    }
+
+    async fn holding_changer(&self, disc: &Path) -> Option<String> {
+        timeout(OPENED_WITHIN, self.changer_with(disc)).await.ok()?
     }
 
     async fn eject(&mut self, name: &str, force: bool) -> Outcome<String> {

@@ -166,8 +166,12 @@ fn dvd_plus_rw_is_formatted_and_written_anywhere() {
     assert_eq!(burner.plan(&format), Ok(DONE));
     let needed = burner.unit.data_out(&Burner::parsed(&format), burner.unit.defaults());
     assert_eq!(needed, 12);
-    let refused = Burner::new(DiscType::BdR, 200).plan(&format);
-    assert_eq!(refused, Err(Sense::illegal(Additional::CANNOT_FORMAT_MEDIUM)));
+    // A BD-R that is blank can be, and is the same afterwards.
+    let mut once = Burner::new(DiscType::BdR, 200);
+    assert_eq!(once.reply(&[0x23, 0, 0, 0, 0, 0, 0, 0, 255])[3], 24);
+    assert_eq!(once.plan(&format), Ok(DONE));
+    once.write(0, 1).unwrap();
+    assert_eq!(once.plan(&format), Err(Sense::illegal(Additional::CANNOT_FORMAT_MEDIUM)));
     let structure = burner.reply(&[0xAD, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
     assert_eq!(structure[4], 0x92);
 }

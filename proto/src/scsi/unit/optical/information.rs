@@ -164,14 +164,22 @@ pub(super) fn format_capacities(disc: &Disc) -> Vec<u8> {
     const FORMATTED: u8 = 0x02;
     /// DVD+RW Basic Format.
     const BASIC: u8 = 0x26 << 2;
+    /// Of a BD-R, without and with spare areas, of which there are none all the same: no block is ever replaced.
+    const FULL: u8 = 0x00 << 2;
+    const WITH_SPARES: u8 = 0x32 << 2;
     let is_blank = disc.status() == DiscStatus::Blank;
     let [_, size @ ..] = BLOCK_SIZE.to_be_bytes();
     let mut list = disc.blocks().to_be_bytes().to_vec();
     list.push(if is_blank { UNFORMATTED } else { FORMATTED });
     list.extend(size);
-    if disc.disc_type() == DiscType::DvdPlusRw {
+    let formats: &[u8] = match disc.disc_type() {
+        DiscType::DvdPlusRw => &[BASIC],
+        DiscType::BdR if is_blank => &[FULL, WITH_SPARES],
+        _ => &[],
+    };
+    for format in formats {
         list.extend(disc.blocks().to_be_bytes());
-        list.extend([BASIC, 0, 0, 0]);
+        list.extend([*format, 0, 0, 0]);
     }
     [&[0, 0, 0, list.len() as u8][..], &list].concat()
 }

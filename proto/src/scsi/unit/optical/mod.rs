@@ -60,8 +60,9 @@ pub(super) fn plan(cdb: OpticalCdb, drive: &Drive) -> Result<Step, Sense> {
         }
         // Whatever is written formats it.
         OpticalCdb::FormatUnit => {
-            return match drive.disc_type() {
-                Some(DiscType::DvdPlusRw) => Ok(DONE),
+            let disc = drive.disc()?;
+            return match (disc.disc_type(), disc.status()) {
+                (DiscType::DvdPlusRw, _) | (DiscType::BdR, DiscStatus::Blank) => Ok(DONE),
                 _ => Err(Sense::illegal(Additional::CANNOT_FORMAT_MEDIUM)),
             };
         }
