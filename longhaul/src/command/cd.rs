@@ -167,8 +167,9 @@ struct Writable {
 
 async fn look(uri: &Uri, unit: &dyn RawUnit) -> Outcome<((Vec<Track>, u32), Writable)> {
     refuse_other(uri, unit.standard().device_type())?;
-    let writable =
-        look_for_room(unit).await.unwrap_or(Writable { has_tracks: true, ..Writable::default() });
+    let writable = look_for_room(unit)
+        .await
+        .unwrap_or_else(|| Writable { has_tracks: true, ..Writable::default() });
     // A disc of which no session is closed has no table of contents.
     let toc = match writable.has_tracks {
         true => read_toc(uri, unit).await?,

@@ -254,7 +254,7 @@ impl Burner {
         let capacity = self.ask(Command::read_capacity_10()).await?;
         let capacity = Capacity::parse_10(&capacity)
             .or_fail(|| "the size of the disc cannot be read".to_owned())?;
-        let blocks = capacity.map_or(u64::from(u32::MAX), |capacity| capacity.blocks);
+        let blocks = capacity.map_or_else(|| u32::MAX.into(), |capacity| capacity.blocks);
         if u64::from(image.blocks) > blocks {
             return Err(too_large(image, blocks));
         }

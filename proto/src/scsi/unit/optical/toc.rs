@@ -85,8 +85,8 @@ impl<'a> Table<'a> {
                 list.extend([session, DATA_TRACK, 0, point, 0, 0, 0, 0, minute, second, frame]);
             };
             let (first, last) = (self.of_session(session).next(), self.of_session(session).last());
-            let its = self.tracks.iter().filter(|(_, track)| track.session == session);
-            let end = its.last().map_or(0, |(_, track)| track.end);
+            let mut its = self.tracks.iter().filter(|(_, track)| track.session == session);
+            let end = its.next_back().map_or(0, |(_, track)| track.end);
             // The first and the last track, and where the lead-out begins.
             point(0xA0, [first.map_or(1, |(number, _)| number), 0, 0]);
             point(0xA1, [last.map_or(1, |(number, _)| number), 0, 0]);
