@@ -457,6 +457,23 @@ fn flipped_bit_in_what_was_acknowledged_is_told_and_nothing_is_sent() {
 }
 
 #[test]
+fn journal_that_was_cut_gives_up_what_is_left_of_it() {
+    let site = Site::new();
+    site.crashed(&[1, 2, 3]);
+    let file = std::fs::File::options().write(true).open(site.path().join("j")).unwrap();
+    let salvage = |from: &str| site.run(&["journal", "salvage", from, "."]);
+    file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+    let (said, code) = site.run(&["journal", "status", "j"]);
+    assert!(code == 1 && said.contains("is cut") && said.contains("salvage"), "{said}");
+    let (said, code) = salvage("j");
+    assert!(code == 1 && said.contains("saved 3 changes") && said.contains("is cut"), "{said}");
+    // In the midst of the second change, which is behind the head of its frame.
+    file.set_len(RING_START + 8192 + 4200).unwrap();
+    let (said, code) = salvage("j");
+    assert!(code == 1 && said.contains("saved 1 changes"), "{said}");
+}
+
+#[test]
 fn journal_that_does_not_fit_its_disk_is_not_left_behind() {
     let site = Site::new();
     let uri = site.uri("disk");

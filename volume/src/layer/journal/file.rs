@@ -29,6 +29,17 @@ pub trait JournalFile: Send + Sync + 'static {
 
 /// Reads what can be read of the journal in a file of `len` bytes, and says what is wrong with it.
 pub async fn salvage(file: &dyn JournalFile, len: u64) -> (Option<Recovered>, Option<Corruption>) {
+    match read_through(file, len).await {
+        // What was cut off cannot be read; the rest is where it was.
+        (None, Some(cut @ Corruption::Cut { expected, .. })) => {
+            let (found, _) = read_through(file, expected).await;
+            (found, Some(cut))
+        }
+        ended => ended,
+    }
+}
+
+async fn read_through(file: &dyn JournalFile, len: u64) -> (Option<Recovered>, Option<Corruption>) {
     let mut scan = Scan::new(len);
     loop {
         match scan.step() {
