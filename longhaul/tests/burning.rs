@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/port.rs"]
 mod port;
+#[path = "common/units.rs"]
+mod units;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,40 +13,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use common::{LONGHAUL, PATIENCE, Running, run};
+use common::{LONGHAUL, PATIENCE, Running};
 use port::Port;
+use units::{TARGET, done, refused, serve_at};
 
-const TARGET: &str = "iqn.2026-11.dev.longhaul:";
-
-/// A server of these volumes in `home` that listens there.
+/// A server of these volumes in `home` that listens there, and what the URIs of its volumes begin with.
 fn serve(home: &Path, listen: &str, volumes: &[&str]) -> (Running, String) {
-    let mut command = Command::new(LONGHAUL);
-    command.args(["serve", "--listen", listen, "--control", "control.sock"]);
-    volumes.iter().for_each(|volume| {
-        command.args(["--volume", volume]);
-    });
-    let server = Running::start(command.current_dir(home));
-    let ready: Vec<_> = volumes.iter().map(|_| server.line().unwrap()).collect();
-    let uri = ready[0].strip_prefix("ready ").unwrap_or_else(|| panic!("{ready:?}"));
-    let portal = uri.strip_prefix("iscsi://").unwrap().split('/').next().unwrap();
+    let (server, portal) = serve_at(home, listen, volumes);
     (server, format!("iscsi://{portal}/{TARGET}"))
-}
-
-fn longhaul(home: &Path, words: &[&str]) -> (String, bool) {
-    let (said, status) = run(Command::new(LONGHAUL).args(words).current_dir(home));
-    (said, status.success())
-}
-
-fn done(home: &Path, words: &[&str]) -> String {
-    let (said, done) = longhaul(home, words);
-    assert!(done, "{words:?}: {said}");
-    said
-}
-
-fn refused(home: &Path, words: &[&str]) -> String {
-    let (said, done) = longhaul(home, words);
-    assert!(!done, "{words:?}: {said}");
-    said
 }
 
 /// An image in which each block is told from all others.

@@ -6,6 +6,9 @@ mod common;
 mod peer;
 #[path = "common/port.rs"]
 mod port;
+#[path = "common/units.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod units;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -26,26 +29,13 @@ use proto::scsi::Sense;
 use proto::scsi::sense::{Additional, Key};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use units::{TARGET, serve_at};
 
-const TARGET: &str = "iqn.2026-11.dev.longhaul:";
 const READY: &[u8] = &[0; 6];
 const REWIND: &[u8] = &[0x01, 0, 0, 0, 0, 0];
 const PREVENT: &[u8] = &[0x1E, 0, 0, 0, 1, 0];
 const EJECT: &[u8] = &[0x1B, 0, 0, 0, 2, 0];
 const RESERVED: u8 = 0x18;
-
-/// A server of these volumes, with these files of its own, that listens there.
-fn serve_at(home: &Path, listen: &str, volumes: &[&str]) -> (Running, SocketAddr) {
-    let mut command = Command::new(LONGHAUL);
-    command.args(["serve", "--listen", listen, "--control", "control.sock"]);
-    for volume in volumes {
-        command.args(["--volume", volume]);
-    }
-    let server = Running::start(command.current_dir(home));
-    let ready: Vec<_> = volumes.iter().map(|_| server.line().unwrap()).collect();
-    let uri = ready[0].strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{ready:?}"));
-    (server, uri.split('/').next().unwrap().parse().unwrap())
-}
 
 /// A server of units, and a gateway that passes them on under the same names.
 struct Site {

@@ -4,6 +4,9 @@ mod common;
 #[path = "common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod peer;
+#[path = "common/units.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod units;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,8 +17,8 @@ use common::{LONGHAUL, Running, run};
 use peer::Peer;
 use proto::scsi::Sense;
 use proto::scsi::sense::Additional;
+use units::{TARGET, serve_at};
 
-const TARGET: &str = "iqn.2026-11.dev.longhaul:";
 const BLOCK: usize = 2048;
 const MEDIUM: &[u8] = &[0x4A, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
 
@@ -29,16 +32,7 @@ fn image(path: &Path, blocks: u32, seed: u32) -> Vec<u8> {
 
 /// A server of these volumes in `home`, and its portal.
 fn serve(home: &Path, volumes: &[&str]) -> (Running, SocketAddr) {
-    let mut command = Command::new(LONGHAUL);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--control", "control.sock"]);
-    volumes.iter().for_each(|volume| {
-        command.args(["--volume", volume]);
-    });
-    let server = Running::start(command.current_dir(home));
-    let ready: Vec<_> = volumes.iter().map(|_| server.line().unwrap()).collect();
-    let uri = ready[0].strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{ready:?}"));
-    let portal = uri.split('/').next().unwrap().parse().unwrap();
-    (server, portal)
+    serve_at(home, "127.0.0.1:0", volumes)
 }
 
 /// `longhaul media` with these words; what it said, and whether it was done.

@@ -7,6 +7,8 @@ mod common;
 mod peer;
 #[path = "common/port.rs"]
 mod port;
+#[path = "common/units.rs"]
+mod units;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,48 +23,12 @@ use common::{LONGHAUL, PATIENCE, Running, run};
 use peer::Peer;
 use port::Port;
 use proto::iscsi::header::{Header, TaskFunction, TaskManagementRequest, TaskResponse};
-
-const TARGET: &str = "iqn.2026-11.dev.longhaul:";
-
-/// A server of these volumes in `home` that listens there.
-fn serve_at(home: &Path, listen: &str, volumes: &[&str]) -> (Running, SocketAddr) {
-    let mut command = Command::new(LONGHAUL);
-    command.args(["serve", "--listen", listen, "--control", "control.sock"]);
-    for volume in volumes {
-        command.args(["--volume", volume]);
-    }
-    let server = Running::start(command.current_dir(home));
-    let ready = server.line().unwrap();
-    let uri = ready.strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{ready:?}"));
-    let portal = uri.split('/').next().unwrap().parse().unwrap();
-    (server, portal)
-}
+use units::{TARGET, done, longhaul, refused, serve_at};
 
 fn serve(home: &Path, volume: &str) -> (Running, String) {
     let (server, portal) = serve_at(home, "127.0.0.1:0", &[volume]);
     let name = volume.split('=').next().unwrap();
     (server, format!("iscsi://{portal}/{TARGET}{name}"))
-}
-
-/// What the program says to these words, and whether it was done. `out` of an earlier read gives way to the next.
-fn longhaul(home: &Path, words: &[&str]) -> (String, bool) {
-    if words.starts_with(&["tape", "read"]) {
-        let _ = fs::remove_file(home.join("out"));
-    }
-    let (said, status) = run(Command::new(LONGHAUL).args(words).current_dir(home));
-    (said, status.success())
-}
-
-fn done(home: &Path, words: &[&str]) -> String {
-    let (said, done) = longhaul(home, words);
-    assert!(done, "{words:?}: {said}");
-    said
-}
-
-fn refused(home: &Path, words: &[&str]) -> String {
-    let (said, done) = longhaul(home, words);
-    assert!(!done, "{words:?}: {said}");
-    said
 }
 
 /// So many bytes, each place another.

@@ -37,6 +37,7 @@ pub mod invite;
 pub mod journal;
 mod journal_args;
 pub mod key;
+mod lost_unit;
 pub mod ls;
 pub mod man_pages;
 pub mod media;

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesOrdered, StreamExt as _};
@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::{DriveArgs, refuse_other};
 use crate::chain::{UnitOptions, open_unit};
+use crate::command::lost_unit::{WAIT_MAX, connect_again};
 use crate::command::{say_done, stop_on_signals, unless_stopped};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -63,10 +64,6 @@ const STABLE_EVERY: u32 = (64 << 20) / BLOCK_SIZE;
 
 /// How often it is tried from one block on.
 const TRIES: u32 = 3;
-
-/// The first wait between two attempts to connect again, and the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// How long the drive may be busy with something else before it is tried again.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
@@ -300,7 +297,7 @@ impl Burner {
             let why = match halt {
                 Halt::Lost(lost) => {
                     tracing::warn!(why = %lost, "the connection is lost: connecting again");
-                    sleep(lost.wait.min(LONGEST_WAIT)).await;
+                    sleep(lost.wait.min(WAIT_MAX)).await;
                     self.connect_again().await?;
                     Failure::new("the connection was lost again and again").because(lost)
                 }
@@ -397,25 +394,10 @@ impl Burner {
     }
 
     async fn connect_again(&mut self) -> Outcome {
-        let (began, mut wait) = (Instant::now(), FIRST_WAIT);
-        loop {
-            let not = match self.unit.open_again().await {
-                Ok(()) => {
-                    print_error(&"longhaul: connected again; going on where the disc is");
-                    let prevent = Command::prevent_removal(true);
-                    let _ = self.unit.ask(prevent, Bytes::new()).await;
-                    return Ok(());
-                }
-                Err(not) => not,
-            };
-            let is_over = self.limit.0.is_some_and(|limit| began.elapsed() + wait > limit);
-            if is_over || !not.is_fleeting {
-                return Err(Failure::new("the connection was lost").because(not.why));
-            }
-            tracing::info!(why = %not.why, "not connected yet");
-            sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
-        }
+        connect_again(&mut *self.unit, self.limit).await?;
+        print_error(&"longhaul: connected again; going on where the disc is");
+        let _ = self.unit.ask(Command::prevent_removal(true), Bytes::new()).await;
+        Ok(())
     }
 
     /// Closes the track and the session.

@@ -1,20 +1,15 @@
 //! Blocks between a stream and the drive of a server, over lost connections.
 
-use std::time::{Duration, Instant};
-
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::scsi::Sense;
 use proto::scsi::tape_stream::{Answer, Request, Stream};
 use tokio::time::sleep;
 
 use super::drive::Drive;
-use crate::failure::{Failure, Outcome, print_error};
+use crate::command::lost_unit::{WAIT_MAX, connect_again};
+use crate::failure::{Outcome, print_error};
 use crate::reconnect_limit::ReconnectLimit;
 use crate::store::scsi::{Completion, Executed, Lost, Pending};
-
-/// The first wait between two attempts to connect again, and the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Commands of a stream on their way to a drive.
 pub(super) struct Link<'d> {
@@ -79,7 +74,7 @@ impl<'d> Link<'d> {
 
     async fn lost(&mut self, stream: &mut impl Stream, lost: &Lost) -> Outcome {
         tracing::warn!(why = %lost, "the connection is lost: connecting again");
-        sleep(lost.wait.min(LONGEST_WAIT)).await;
+        sleep(lost.wait.min(WAIT_MAX)).await;
         self.connect_again(stream).await
     }
 
@@ -90,24 +85,10 @@ impl<'d> Link<'d> {
         if !stream.is_lost() {
             return Ok(());
         }
-        let (began, mut wait) = (Instant::now(), FIRST_WAIT);
-        loop {
-            let not = match self.drive.unit.open_again().await {
-                Ok(()) => {
-                    self.drive.opened_again().await;
-                    print_error(&"longhaul: connected again; going on where the tape is");
-                    stream.connected();
-                    return Ok(());
-                }
-                Err(not) => not,
-            };
-            let is_over = self.limit.0.is_some_and(|limit| began.elapsed() + wait > limit);
-            if is_over || !not.is_fleeting {
-                return Err(Failure::new("the connection was lost").because(not.why));
-            }
-            tracing::info!(why = %not.why, "not connected yet");
-            sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
-        }
+        connect_again(&mut *self.drive.unit, self.limit).await?;
+        self.drive.opened_again().await;
+        print_error(&"longhaul: connected again; going on where the tape is");
+        stream.connected();
+        Ok(())
     }
 }

@@ -1,8 +1,8 @@
+use super::super::super::DeviceType;
 use super::super::super::cdb::Parsed;
-use super::super::super::inquiry::Identity;
 use super::super::super::sense::Key;
-use super::super::super::{Capacity, DeviceType};
 use super::super::{Medium, Unit};
+use super::tests::unit;
 use super::*;
 
 /// A drive with a disc that can be written.
@@ -13,28 +13,9 @@ struct Burner {
 
 impl Burner {
     fn new(disc: DiscType, blocks: u32) -> Self {
-        let capacity = Capacity {
-            blocks: blocks.into(),
-            block_size: BLOCK_SIZE,
-            physical_exponent: 0,
-            provisioning_managed: false,
-            reads_zeroes: false,
-            protected: false,
-        };
-        let medium = Medium {
-            device: DeviceType::Optical,
-            capacity,
-            removable: true,
-            read_only: false,
-            write_once: false,
-            recordable: Some(disc),
-            write_cache: false,
-            unmap_granularity: None,
-            transfer_max: 4096,
-            atomic_max: 1,
-            crypto_erase: false,
-        };
-        let unit = Unit::new(Identity::new("iqn.2026-11.dev.longhaul:t", 0), medium);
+        let pressed = unit(blocks.into());
+        let medium = Medium { read_only: false, recordable: Some(disc), ..*pressed.medium() };
+        let unit = pressed.on(medium);
         Self { unit, disc: Disc::blank(disc, blocks) }
     }
 

@@ -13,7 +13,7 @@ use super::*;
 const CD: u64 = 1000;
 const DVD: u64 = 2_000_000;
 
-fn unit(blocks: u64) -> Unit {
+pub(super) fn unit(blocks: u64) -> Unit {
     let capacity = Capacity {
         blocks,
         block_size: BLOCK_SIZE,
