@@ -30,6 +30,8 @@ pub struct Switches {
     pub unbuffered: bool,
     /// Of a disc that is written, Multi-session of the write parameters: a session that is closed is not the last.
     pub multi_session: bool,
+    /// Of a CD that is written, Write Type is session at once.
+    pub session_at_once: bool,
     /// Of a tape, LOGICAL BLOCK LENGTH in 24 bits: that of commands that count blocks; zero if there is none.
     pub block_length: u32,
 }
@@ -45,7 +47,8 @@ impl Switches {
             | u64::from(self.locked) << 6
             | u64::from(self.unbuffered) << 7
             | u64::from(self.multi_session) << 8
-            | u64::from(self.block_length) << 9
+            | u64::from(self.session_at_once) << 9
+            | u64::from(self.block_length) << 10
     }
 
     /// The switches of a word that [`to_bits`](Self::to_bits) made.
@@ -59,7 +62,8 @@ impl Switches {
             locked: bits & 64 != 0,
             unbuffered: bits & 128 != 0,
             multi_session: bits & 256 != 0,
-            block_length: (bits >> 9) as u32,
+            session_at_once: bits & 512 != 0,
+            block_length: (bits >> 10) as u32,
         }
     }
 }

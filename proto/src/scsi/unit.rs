@@ -15,6 +15,7 @@ mod vital;
 pub use step::{MediumOp, Step, UnitOp};
 
 use optical::DiscType;
+use optical::cue_sheet::behind_pregap;
 use step::DONE;
 
 use super::cdb::{Access, Cdb, Compare, Entry, Form, Parsed, RequiredRight, Requires, TapeCdb};
@@ -374,7 +375,9 @@ impl Unit {
         match *cdb {
             Cdb::Read(access) => self.transfer(access).map(MediumOp::Read),
             Cdb::Write(access) => {
-                let blocks = self.transfer(access)?;
+                let behind = behind_pregap(self.medium.recordable, access.blocks);
+                self.transfer(Access { blocks: behind, ..access })?;
+                let blocks = access.blocks;
                 Ok(MediumOp::Write { blocks, durable: durable(access) })
             }
             Cdb::WriteVerify(access, compare) => {

@@ -49,6 +49,17 @@ pub(super) fn joined(pieces: Vec<Bytes>, len: usize) -> Bytes {
     }
 }
 
+/// All but the first `len` bytes.
+pub(super) fn without_front(mut pieces: Vec<Bytes>, len: usize) -> Vec<Bytes> {
+    let mut left = len;
+    for piece in &mut pieces {
+        let gone = piece.split_to(piece.len().min(left));
+        left -= gone.len();
+    }
+    pieces.retain(|piece| !piece.is_empty());
+    pieces
+}
+
 /// How many bytes there are.
 pub(super) fn length(pieces: &[Bytes]) -> usize {
     pieces.iter().map(Bytes::len).sum()

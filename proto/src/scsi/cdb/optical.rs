@@ -92,6 +92,11 @@ pub enum OpticalCdb {
         /// Parameter List Length.
         length: u32,
     },
+    /// SEND CUE SHEET (MMC-6, 6.33).
+    SendCueSheet {
+        /// Cue Sheet Size.
+        length: u32,
+    },
     /// CLOSE TRACK SESSION (MMC-6, 6.3).
     Close(CloseFunction),
     /// READ BUFFER CAPACITY (MMC-6, 6.16).
@@ -119,7 +124,9 @@ impl OpticalCdb {
     pub const fn data_out(&self) -> u32 {
         match self {
             Self::FormatUnit => Self::FORMAT_LIST,
-            Self::SendOpc { length } | Self::SetStreaming { length } => *length,
+            Self::SendOpc { length }
+            | Self::SetStreaming { length }
+            | Self::SendCueSheet { length } => *length,
             _ => 0,
         }
     }

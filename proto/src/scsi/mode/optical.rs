@@ -12,6 +12,8 @@ pub(super) const CAPABILITIES: u8 = 0x2A;
 
 /// Write Type: track at once, on a CD.
 const TRACK_AT_ONCE: u8 = 0x01;
+/// The session at once, behind a cue sheet.
+const SESSION_AT_ONCE: u8 = 0x02;
 /// BUFE: an underrun does no harm, which none could here.
 const BUFFER_PROTECTED: u8 = 0x40;
 /// LS_V: Link Size says something. It does not: there are no packets of a fixed size.
@@ -20,8 +22,6 @@ const LINK_SIZE_VALID: u8 = 0x20;
 const MULTI_SESSION: u8 = 0b11 << 6;
 /// Copy: a generation of it, of no meaning for data.
 const COPY: u8 = 0x10;
-/// FP: packets of a fixed size.
-const FIXED_PACKETS: u8 = 0x20;
 /// Track Mode: data, recorded uninterrupted.
 const DATA_TRACK: u8 = 0x04;
 /// Data Block Type: 2048 bytes of mode 1.
@@ -33,7 +33,8 @@ pub(super) fn body(code: u8, switches: Switches) -> Option<Vec<u8>> {
         WRITE_PARAMETERS => {
             let mut page = vec![0; 50];
             let sessions = if switches.multi_session { MULTI_SESSION } else { 0 };
-            page[..3].copy_from_slice(&[TRACK_AT_ONCE, sessions | DATA_TRACK, MODE_1]);
+            let kind = if switches.session_at_once { SESSION_AT_ONCE } else { TRACK_AT_ONCE };
+            page[..3].copy_from_slice(&[kind, sessions | DATA_TRACK, MODE_1]);
             // Audio Pause Length: two seconds, as Red Book has it.
             page[12..14].copy_from_slice(&150_u16.to_be_bytes());
             Some(page)
@@ -57,17 +58,21 @@ pub(super) fn select(at: u16, new: &[u8], current: Switches) -> Result<Switches,
         return Err(Sense::invalid_parameter(at, None));
     };
     // Test Write among them: what is only tried is written all the same.
-    if kind & !(BUFFER_PROTECTED | LINK_SIZE_VALID) != TRACK_AT_ONCE {
-        return Err(Sense::invalid_parameter(at, None));
-    }
+    let session_at_once = match kind & !(BUFFER_PROTECTED | LINK_SIZE_VALID) {
+        TRACK_AT_ONCE => false,
+        SESSION_AT_ONCE => true,
+        _ => return Err(Sense::invalid_parameter(at, None)),
+    };
     let (sessions, mode) = (track & MULTI_SESSION, track & !(MULTI_SESSION | COPY));
-    if mode & FIXED_PACKETS != 0 || mode != DATA_TRACK || !matches!(sessions, 0 | MULTI_SESSION) {
+    // MMC-6, 7.5.4: of a session at once its cue sheet says what the tracks are.
+    let is_other = !session_at_once && mode != DATA_TRACK;
+    if is_other || !matches!(sessions, 0 | MULTI_SESSION) {
         return Err(Sense::invalid_parameter(at + 1, None));
     }
-    if block & 0x0F != MODE_1 {
+    if !session_at_once && block & 0x0F != MODE_1 {
         return Err(Sense::invalid_parameter(at + 2, None));
     }
-    Ok(Switches { multi_session: sessions != 0, ..current })
+    Ok(Switches { multi_session: sessions != 0, session_at_once, ..current })
 }
 
 /// The body of the page that MMC-3 had last (5.5.10): a tray that can be locked and ejects; CD-ROM, CD-R and DVD-ROM are
@@ -119,11 +124,21 @@ mod tests {
     }
 
     #[test]
+    fn session_is_written_at_once_if_that_is_selected() {
+        let at_once = Switches { session_at_once: true, ..Switches::default() };
+        for (track, block) in [(4, 8), (0, 0)] {
+            assert_eq!(select(10, &page(0x42, track, block), Switches::default()), Ok(at_once));
+        }
+        assert_eq!(body(WRITE_PARAMETERS, at_once).unwrap()[0], 2);
+        assert_eq!(select(10, &page(0x01, 4, 8), at_once), Ok(Switches::default()));
+    }
+
+    #[test]
     fn disc_is_written_in_no_other_way() {
         let refused =
             |kind, track, block| select(10, &page(kind, track, block), Switches::default()).err();
-        // Packets, session at once, raw, and a test.
-        for kind in [0x00, 0x02, 0x03, 0x11] {
+        // Packets, raw, and tests.
+        for kind in [0x00, 0x03, 0x11, 0x12] {
             assert_eq!(refused(kind, 4, 8), Some(Sense::invalid_parameter(10, None)));
         }
         // Audio, fixed packets, and half an answer to whether another session follows.

@@ -23,6 +23,9 @@ pub enum Step {
     Changer(ChangerOp),
     /// Close a track or a session of the disc.
     Close(CloseFunction),
+    /// Take the data-out to [`lead_out`](super::optical::cue_sheet::lead_out): the session that they describe is written
+    /// at once.
+    CueSheet,
     /// Reserve so many blocks of the disc for the next track.
     ReserveTrack(u32),
     /// Take the parameter list to [`copy::List::parse`](crate::scsi::copy::List::parse), and copy between media.

@@ -8,15 +8,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::scsi::cdb::{CloseFunction, RequiredState};
+use proto::scsi::mode::Switches;
+use proto::scsi::sense::Additional;
+use proto::scsi::unit::optical::cue_sheet::{self, behind_pregap};
 use proto::scsi::unit::optical::events::MediaEvent;
 use proto::scsi::unit::{MediumOp, Step, UnitOp};
-use proto::scsi::{Blocks, Cdb, Parsed, Status};
+use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
 use tokio::sync::Mutex;
 use volume::Volume;
 
 use super::super::answer::Abort;
 use super::super::fault::{Fault, INTERNAL};
-use super::super::{Command, Nexus, Response};
+use super::super::{Command, Nexus, Response, data};
 use super::Core;
 use super::execute::check_data_out;
 use crate::recorded_disc::RecordedDisc;
@@ -69,19 +72,23 @@ fn is_about_disc(parsed: &Parsed) -> bool {
 }
 
 impl Core {
-    /// The disc that a command is about, if it is one that can be written.
-    pub(super) fn disc_of(&self, parsed: &Parsed) -> Option<Arc<LoadedDisc>> {
-        self.disc.clone().filter(|_| is_about_disc(parsed))
+    /// Whether a command is about a disc that can be written.
+    pub(super) fn is_about_disc(&self, parsed: Parsed) -> bool {
+        self.disc.is_some() && is_about_disc(&parsed)
     }
 
+    /// Runs such a command.
     pub(super) async fn run_on_disc(
         self: Arc<Self>,
-        disc: Arc<LoadedDisc>,
         nexus: Nexus,
         command: Command,
         abort: Abort,
     ) -> Response {
-        match self.disc_outcome(&disc, nexus, command, &abort).await {
+        let outcome = match &self.disc {
+            Some(disc) => self.disc_outcome(disc, nexus, command, &abort).await,
+            None => Err(INTERNAL.into()),
+        };
+        match outcome {
             Ok(data) => Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 },
             Err(fault) => fault.response(self.sense_format()),
         }
@@ -116,13 +123,20 @@ impl Core {
             }
             // With IMMED too: it takes no longer than other commands.
             Step::Medium(MediumOp::Flush) | Step::Unit(UnitOp::FlushLater) => {
-                self.settle_disc(&mut recorded).await?;
+                match recorded.of.disc.is_at_its_end() {
+                    true => self.close_on_disc(&mut recorded, CloseFunction::Session).await?,
+                    false => self.settle_disc(&mut recorded).await?,
+                }
             }
             Step::Medium(op) => {
                 drop((recorded, inside));
                 return self.access_medium(op, command.data, abort).await;
             }
             Step::Close(function) => self.close_on_disc(&mut recorded, function).await?,
+            Step::CueSheet => {
+                let list = data::joined(command.data, needed as usize);
+                self.begin_at_once(&mut recorded, &list, switches)?;
+            }
             Step::ReserveTrack(blocks) => {
                 recorded.of.disc.reserve(blocks);
                 recorded.is_written_down = false;
@@ -142,11 +156,34 @@ impl Core {
         data: Vec<Bytes>,
         durable: bool,
     ) -> Result<(), Fault> {
-        let blocks = self.came(blocks, &data);
-        self.write(blocks, data, durable).await?;
+        let came = self.came(blocks, &data);
+        let blocks = behind_pregap(Some(recorded.of.disc.disc_type()), came);
+        if blocks.count == 0 {
+            return Ok(());
+        }
+        let before = (came.count - blocks.count) as usize * self.unit.block_size() as usize;
+        self.write(blocks, data::without_front(data, before), durable).await?;
         recorded.is_written_down &= !recorded.of.disc.disc_type().is_sequential();
         recorded.of.disc.written(blocks);
         if durable { self.settle_disc(recorded).await } else { Ok(()) }
+    }
+
+    /// The session that a cue sheet describes is written next.
+    fn begin_at_once(
+        &self,
+        recorded: &mut Recorded,
+        list: &[u8],
+        switches: Switches,
+    ) -> Result<(), Fault> {
+        let disc = &mut recorded.of.disc;
+        if !switches.session_at_once {
+            return Err(Sense::illegal(Additional::ILLEGAL_MODE_FOR_TRACK).into());
+        }
+        let lead_out = cue_sheet::lead_out(list)?;
+        disc.check_at_once(lead_out)?;
+        disc.begin_at_once(lead_out);
+        recorded.is_written_down = false;
+        Ok(())
     }
 
     async fn close_on_disc(
@@ -187,9 +224,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use proto::scsi::sense::{Additional, Key};
+    use proto::scsi::DeviceType;
+    use proto::scsi::sense::Key;
     use proto::scsi::unit::optical::{BLOCK_SIZE, Disc, DiscType};
-    use proto::scsi::{DeviceType, Sense};
     use volume::store::faulty::Faulty;
     use volume::store::memory::Memory;
     use volume::{Kind, Verb};
@@ -284,6 +321,40 @@ mod tests {
         done(&run(&drive, &CLOSE_SESSION, Vec::new()).await);
         assert_eq!(recorded(&volume).await.disc.next_writable(), Some(11_401));
         assert_eq!(write(&drive, 11_401, 1, 1).await.status, Status::Good);
+    }
+
+    /// As libburn does it: the pre-gap first, which does not end where a command does.
+    #[tokio::test]
+    async fn session_is_written_at_once_behind_its_cue_sheet() {
+        let (volume, disc) = blank(DiscType::CdR).await;
+        let drive = drive(&volume, disc);
+        let mut page = vec![0, 0, 0, 0, 0, 0, 0, 0, 0x05, 50, 0x02, 0x04, 0x08];
+        page.resize(60, 0);
+        let sheet = vec![
+            [0x41, 0, 0, 0x14, 0, 0, 0, 0],
+            [0x41, 1, 0, 0x10, 0, 0, 0, 0],
+            [0x41, 1, 1, 0x10, 0, 0, 2, 0],
+            [0x41, 0xAA, 1, 0x14, 0, 0, 2, 20],
+        ];
+        let send = [0x5D, 0, 0, 0, 0, 0, 0, 0, 32, 0];
+        let early = run(&drive, &send, sheet.concat()).await;
+        assert_eq!(sense(&early).additional, Additional::ILLEGAL_MODE_FOR_TRACK);
+        let before = -6_i32;
+        let misplaced = write(&drive, before.cast_unsigned(), 7, 16).await;
+        assert_eq!(sense(&misplaced).key, Key::IllegalRequest);
+        done(&run(&drive, &[0x55, 0x10, 0, 0, 0, 0, 0, 0, 60, 0], page).await);
+        done(&run(&drive, &send, sheet.concat()).await);
+        done(&write(&drive, (-150_i32).cast_unsigned(), 9, 144).await);
+        let data: Vec<_> = (0..16).flat_map(|block: u8| vec![block; 2048]).collect();
+        let at_the_end = [0x2A, 0, 0xFF, 0xFF, 0xFF, 0xFA, 0, 0, 16, 0];
+        done(&run(&drive, &at_the_end, data).await);
+        assert_eq!(good(read(&drive, 0).await), vec![6; 2048]);
+        assert_eq!(good(read(&drive, 9).await), vec![15; 2048]);
+        done(&write(&drive, 10, 1, 10).await);
+        done(&run(&drive, &[0x35], Vec::new()).await);
+        let recorded = recorded(&volume).await.disc;
+        assert_eq!((recorded.end(), recorded.next_writable()), (20, None));
+        assert_eq!(recorded.closed_sessions(), 1);
     }
 
     /// What a crash leaves is the disc as it was written down last.

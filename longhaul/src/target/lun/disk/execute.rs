@@ -16,7 +16,7 @@ use proto::scsi::unit::{self, Step, UnitOp};
 use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
 use tracing::field::display;
 use tracing::{debug, warn};
-use volume::{Blame, Durability, Span};
+use volume::{Blame, Durability, Span, Work};
 
 use super::super::answer::Abort;
 use super::super::fault::{Fault, INTERNAL};
@@ -36,16 +36,27 @@ impl Core {
         if let Some(passed) = self.state.passed.clone() {
             return Box::pin(self.run_on_device(passed, nexus, command, abort)).await;
         }
-        if let Ok(Cdb::Tape(_)) = command.parsed.cdb {
-            // As below: the room for it is made for tapes only.
-            return Box::pin(self.run_on_tape(nexus, command, abort)).await;
-        }
-        if let Some(disc) = self.disc_of(&command.parsed) {
-            return Box::pin(self.run_on_disc(disc, nexus, command, abort)).await;
+        // A copy: what is borrowed here would have a second place in the room for a command.
+        if matches!(command.parsed.cdb, Ok(Cdb::Tape(_))) || self.is_about_disc(command.parsed) {
+            // As below: the room for it is made for drives only.
+            return Box::pin(self.run_on_drive(nexus, command, abort)).await;
         }
         match self.outcome(nexus, command, &abort).await {
             Ok(data) => Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 },
             Err(fault) => fault.response(self.sense_format()),
+        }
+    }
+
+    /// The same for a command about the tape or disc in a drive.
+    async fn run_on_drive(
+        self: Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+        abort: Abort,
+    ) -> Response {
+        match self.disc.is_some() {
+            true => self.run_on_disc(nexus, command, abort).await,
+            false => self.run_on_tape(nexus, command, abort).await,
         }
     }
 
@@ -70,7 +81,9 @@ impl Core {
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
             Step::Medium(op) => self.access_medium(op, data, abort).await?,
             Step::Changer(op) => return Box::pin(self.work_on_elements(op, abort)).await,
-            Step::Tape(_) | Step::Close(_) | Step::ReserveTrack(_) => return Err(INTERNAL.into()),
+            Step::Tape(_) | Step::Close(_) | Step::ReserveTrack(_) | Step::CueSheet => {
+                return Err(INTERNAL.into());
+            }
         };
         self.flush_if_uncached(switches).await?;
         // What was done too late is not answered: another gateway may have changed the medium since.
@@ -126,6 +139,7 @@ impl Core {
             | Step::Changer(_)
             | Step::Close(_)
             | Step::ReserveTrack(_)
+            | Step::CueSheet
             | Step::Copy => Err(INTERNAL.into()),
         }
     }
@@ -314,12 +328,16 @@ impl Core {
         Fault::of_volume(error, lba)
     }
 
+    /// Makes stable what was written, of a disc with what is known of it.
+    fn stable(&self) -> Work<'_, ()> {
+        match &self.disc {
+            Some(disc) => Box::pin(disc.settle(&*self.volume)),
+            None => self.volume.flush(),
+        }
+    }
+
     pub(super) async fn flush(&self) -> Result<(), Fault> {
-        let flushed = match &self.disc {
-            Some(disc) => disc.settle(&*self.volume).await,
-            None => self.volume.flush().await,
-        };
-        flushed.map_err(|error| self.fault(&error, None))
+        self.stable().await.map_err(|error| self.fault(&error, None))
     }
 
     /// Works on what initiators are to be told.

@@ -124,6 +124,14 @@ pub(in crate::scsi::cdb) static COMMANDS: &[Entry] = &[
         Ok(OpticalCdb::ReadBufferCapacity { blocks, allocation }.into())
     }),
     row(
+        0x5D,
+        &[0x5D, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
+        Types::OPTICAL,
+        traits::RECORD,
+        // The highest of three bytes of the size is zero: 99 tracks have fewer entries.
+        |cdb| Ok(OpticalCdb::SendCueSheet { length: cdb.u16::<7>().into() }.into()),
+    ),
+    row(
         0xAD,
         &[0xAD, 0x0F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xC0, 0],
         Types::OPTICAL,

@@ -106,6 +106,8 @@ fn all(disc: Option<DiscType>) -> Vec<Feature> {
         Feature::of_disc(0x002A, 0, is(&[DvdPlusRw]), vec![0x01, 0x02, 0, 0]),
         // CD Track at Once: without test write, sub-channels or rewritable discs; blocks of type 8.
         Feature::of_disc(0x002D, 2, is(&[CdR]), vec![0x40, 0, 0x01, 0x00]),
+        // CD Mastering: session at once, without test write.
+        Feature::of_disc(0x002E, 0, is(&[CdR]), vec![0x60, 0, 0x01, 0x00]),
         // BD Read: BD-R, of class 0 in each version.
         Feature::of_disc(0x0040, 0, is(&[BdR]), bd_classes()),
         // BD Write: likewise.

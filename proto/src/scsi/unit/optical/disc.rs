@@ -136,6 +136,8 @@ pub struct Disc {
     closed_sessions: u16,
     /// The track that is open, or the next one, has so many blocks; as many as are written to it if zero.
     reserved: u32,
+    /// The session is written at once: it is closed when the last block that was reserved is written.
+    is_at_once: bool,
     is_complete: bool,
 }
 
@@ -171,6 +173,7 @@ impl Disc {
             tracks: Vec::new(),
             closed_sessions: 0,
             reserved: 0,
+            is_at_once: false,
             is_complete: false,
         }
     }
@@ -329,6 +332,32 @@ impl Disc {
         self.reserved = blocks;
     }
 
+    /// Whether a session can be written at once that ends before this block: the first one of a CD-R.
+    pub fn check_at_once(&self, lead_out: u32) -> Result<(), Sense> {
+        if self.disc != DiscType::CdR || self.status() != DiscStatus::Blank {
+            return Err(Sense::illegal(Additional::ILLEGAL_MODE_FOR_TRACK));
+        }
+        match lead_out <= self.blocks {
+            true => Ok(()),
+            false => Err(Sense::illegal(Additional::END_OF_USER_AREA)),
+        }
+    }
+
+    /// The session is written at once, which [`check_at_once`](Self::check_at_once) allowed.
+    pub const fn begin_at_once(&mut self, lead_out: u32) {
+        (self.reserved, self.is_at_once) = (lead_out, true);
+    }
+
+    pub(super) const fn is_at_once_and_blank(&self) -> bool {
+        self.is_at_once && self.tracks.is_empty()
+    }
+
+    /// All of a session that is written at once is written: it has to be closed.
+    #[must_use]
+    pub fn is_at_its_end(&self) -> bool {
+        self.is_at_once && self.open_track().is_some_and(|track| track.end == self.limit(0))
+    }
+
     /// Closes the track that is open. What was reserved and not written is recorded as zeroes.
     pub fn close_track(&mut self) {
         let limit = self.limit(0);
@@ -337,7 +366,7 @@ impl Disc {
             if self.reserved > 0 {
                 track.end = limit;
             }
-            self.reserved = 0;
+            (self.reserved, self.is_at_once) = (0, false);
         }
     }
 
@@ -353,7 +382,8 @@ impl Disc {
     /// In bytes, to be kept with the disc.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        let mut bytes = vec![self.disc.code(), u8::from(self.is_complete)];
+        let flags = u8::from(self.is_complete) | u8::from(self.is_at_once) << 1;
+        let mut bytes = vec![self.disc.code(), flags];
         bytes.extend(self.closed_sessions.to_be_bytes());
         bytes.extend(self.blocks.to_be_bytes());
         bytes.extend(self.reserved.to_be_bytes());
@@ -375,7 +405,7 @@ impl Disc {
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, Truncated> {
-        let [code, complete] = reader.array()?;
+        let [code, flags] = reader.array()?;
         let (closed_sessions, blocks) = (reader.u16()?, reader.u32()?);
         let (reserved, count) = (reader.u32()?, reader.u16()?);
         let Some(disc) = DiscType::RECORDABLE.into_iter().find(|disc| disc.code() == code) else {
@@ -393,7 +423,8 @@ impl Disc {
             tracks,
             closed_sessions,
             reserved,
-            is_complete: complete != 0,
+            is_at_once: flags & 2 != 0,
+            is_complete: flags & 1 != 0,
         }))
     }
 
@@ -481,6 +512,22 @@ mod tests {
         assert_eq!(disc.next_writable(), Some(128));
         let of_cd = Disc::blank(DiscType::CdR, 640).check_reserve(10);
         assert_eq!(of_cd, Err(Sense::illegal(Additional::ILLEGAL_MODE_FOR_TRACK)));
+    }
+
+    #[test]
+    fn session_that_is_written_at_once_ends_where_it_was_said() {
+        let mut disc = Disc::blank(DiscType::CdR, 640);
+        assert!(disc.check_at_once(641).is_err());
+        disc.check_at_once(96).unwrap();
+        disc.begin_at_once(96);
+        assert_eq!(write(&mut disc, 0, 97), Err(Additional::END_OF_USER_AREA));
+        assert_eq!(write(&mut disc, 0, 50), Ok(()));
+        assert!(!disc.is_at_its_end());
+        assert_eq!(write(&mut disc, 50, 46), Ok(()));
+        assert!(disc.is_at_its_end());
+        disc.close_session(true);
+        assert_eq!((disc.status(), disc.end()), (DiscStatus::Complete, 96));
+        assert!(disc.check_at_once(10).is_err() && !disc.is_at_its_end());
     }
 
     #[test]

@@ -96,6 +96,11 @@ pub(super) fn track(disc: &Disc, address: TrackAddress) -> Result<Vec<u8>, Sense
         if next.is_some() { NWA_V } else { 0 },
     ]);
     bytes.extend(first.to_be_bytes());
+    // MMC-6, 6.26.3.14: a session that is written at once begins with its pre-gap.
+    let next = match disc.is_at_once_and_blank() {
+        true => next.map(|next| next.wrapping_sub(toc::PREGAP)),
+        false => next,
+    };
     bytes.extend(next.unwrap_or(0).to_be_bytes());
     bytes.extend(free.to_be_bytes());
     // Packets of no fixed size.

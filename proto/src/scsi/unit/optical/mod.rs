@@ -2,6 +2,7 @@
 //! the disc in it, and what may be written to that.
 
 mod configuration;
+pub mod cue_sheet;
 mod disc;
 pub mod events;
 mod information;
@@ -66,6 +67,7 @@ pub(super) fn plan(cdb: OpticalCdb, drive: &Drive) -> Result<Step, Sense> {
                 _ => Err(Sense::illegal(Additional::CANNOT_FORMAT_MEDIUM)),
             };
         }
+        OpticalCdb::SendCueSheet { .. } => return Ok(Step::CueSheet),
         OpticalCdb::ReserveTrack { blocks } => {
             drive.disc()?.check_reserve(blocks)?;
             return Ok(Step::ReserveTrack(blocks));
@@ -98,7 +100,7 @@ impl Unit {
                 self.plan(command, switches)
             }
             Cdb::Write(access) => {
-                disc.check_write(access.blocks)?;
+                cue_sheet::check_write(disc, access)?;
                 self.plan(command, switches)
             }
             Cdb::Optical(cdb) => plan(cdb, &self.drive(switches.readiness, Some(disc))),

@@ -128,10 +128,19 @@ fn address(lba: u32, minutes: bool) -> [u8; 4] {
     [0, minute, second, frame]
 }
 
+/// How many blocks lie before the first one: two seconds.
+pub(super) const PREGAP: u32 = 150;
+
+/// The block of an address.
+pub(super) fn block_of([minute, second, frame]: [u8; 3]) -> Option<u32> {
+    let frames = (u32::from(minute) * 60 + u32::from(second)) * 75 + u32::from(frame);
+    frames.checked_sub(PREGAP)
+}
+
 /// MMC-6, 4.2.2.5: 75 frames a second, and two seconds before the first block. What lies beyond 255 minutes, on a DVD,
 /// is as far as they count (MMC-6, 6.25.3.2.1).
 pub(super) fn minute_second_frame(lba: u32) -> [u8; 3] {
-    let frames = u64::from(lba) + 150;
+    let frames = u64::from(lba) + u64::from(PREGAP);
     match u8::try_from(frames / 75 / 60) {
         Ok(minute) => [minute, (frames / 75 % 60) as u8, (frames % 75) as u8],
         Err(_) => [u8::MAX, 59, 74],
