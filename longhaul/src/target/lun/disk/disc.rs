@@ -330,7 +330,7 @@ mod tests {
         let drive = drive(&volume, disc);
         let mut page = vec![0, 0, 0, 0, 0, 0, 0, 0, 0x05, 50, 0x02, 0x04, 0x08];
         page.resize(60, 0);
-        let sheet = vec![
+        let sheet = [
             [0x41, 0, 0, 0x14, 0, 0, 0, 0],
             [0x41, 1, 0, 0x10, 0, 0, 0, 0],
             [0x41, 1, 1, 0x10, 0, 0, 2, 0],
