@@ -307,6 +307,7 @@ impl Burner {
                 }
             };
             writing.at = self.next(image, place, &writing).await?;
+            self.check_same(image, place, writing.at).await?;
             tries = if writing.at > furthest { 0 } else { tries + 1 };
             furthest = furthest.max(writing.at);
             if tries == TRIES {
@@ -390,6 +391,27 @@ impl Burner {
             Some(at) if track.first == place.first && at <= image.blocks => Ok(at),
             _ => Err(Failure::new("the disc is not as it was left")
                 .because("another program has written to it, or it was exchanged")),
+        }
+    }
+
+    /// Refuses to go on where the disc does not hold what was written to it last: another one may have been put in. Of one
+    /// that is written over from its front on again, that is the front, or nothing.
+    async fn check_same(&self, image: &Image, place: Place, at: u32) -> Outcome {
+        let (from, count) = match at {
+            0 if place.kind != Kind::Overwritable => return Ok(()),
+            0 => (0, PIECE_BLOCKS.min(image.blocks)),
+            at => (at - PIECE_BLOCKS.min(at), PIECE_BLOCKS.min(at)),
+        };
+        let blocks = Blocks { lba: u64::from(place.first + from), count };
+        let read = Command::read_10(blocks, BLOCK_SIZE);
+        let read = read.unwrap_or_else(|| Command::read(blocks, BLOCK_SIZE));
+        let found = self.ask(read).await?;
+        let is_blank = at == 0 && found.iter().all(|byte| *byte == 0);
+        match is_blank || found == image.read(from, count)? {
+            true => Ok(()),
+            false => Err(Failure::new("the disc does not hold what was written to it last")
+                .because("another one may be in the drive")
+                .hint("nothing more was written: put the right one in, and look at both")),
         }
     }
 
