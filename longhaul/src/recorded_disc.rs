@@ -31,6 +31,14 @@ impl RecordedDisc {
         Self { disc, sequence: 0 }
     }
 
+    /// Writes it down for the first time, in both blocks: there is room for all that follow then.
+    pub async fn make(&mut self, volume: &dyn Volume) -> volume::Result<()> {
+        for _ in 0..RECORD_BLOCKS {
+            self.save(volume).await?;
+        }
+        Ok(())
+    }
+
     /// What is written down on this volume; `None` if it is no disc that can be written.
     pub async fn load(volume: &dyn Volume) -> volume::Result<Option<Self>> {
         let (size, block) = (volume.shape().size, u64::from(BLOCK_SIZE));
@@ -77,7 +85,9 @@ impl RecordedDisc {
         }
         let length = u16::from_be_bytes(length.try_into().ok()?);
         let disc = Disc::parse(rest.get(..usize::from(length))?)?;
-        Some(Self { disc, sequence: u64::from_be_bytes(*sequence) })
+        // None of ours was written that often, and none could follow it.
+        let sequence = Some(u64::from_be_bytes(*sequence)).filter(|sequence| *sequence < u64::MAX);
+        Some(Self { disc, sequence: sequence? })
     }
 }
 
@@ -125,6 +135,16 @@ mod tests {
         break_block(&volume, BLOCKS).await;
         assert_eq!(RecordedDisc::load(&volume).await.unwrap(), Some(before));
         break_block(&volume, BLOCKS + 1).await;
+        assert_eq!(RecordedDisc::load(&volume).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn record_that_none_can_follow_is_none() {
+        let volume = volume();
+        let disc = RecordedDisc::new(Disc::blank(DiscType::CdR, BLOCKS));
+        let at = u64::from(BLOCKS) * u64::from(BLOCK_SIZE);
+        let last = RecordedDisc { sequence: u64::MAX, ..disc.clone() }.emit();
+        volume.write(at, last.into(), Durability::Volatile).await.unwrap();
         assert_eq!(RecordedDisc::load(&volume).await.unwrap(), None);
     }
 

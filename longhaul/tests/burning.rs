@@ -9,12 +9,13 @@ mod units;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
 use common::{LONGHAUL, PATIENCE, Running};
 use port::Port;
+use rustix::process::{Pid, Signal, kill_process};
 use units::{TARGET, done, refused, serve_at};
 
 /// A server of these volumes in `home` that listens there, and what the URIs of its volumes begin with.
@@ -124,6 +125,29 @@ fn wait_for(path: &Path, bytes: u64) {
     }
 }
 
+/// A burn that is under way.
+struct Burn(Child);
+
+impl Burn {
+    fn start(home: &Path, words: &[&str]) -> Self {
+        let mut burn = Command::new(LONGHAUL);
+        burn.args(["cd", "burn"]).args(words).current_dir(home);
+        Self(burn.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn interrupt(&self) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::INT).unwrap();
+    }
+
+    /// What it says at its end, and whether it has done it.
+    fn end(self) -> (String, bool) {
+        let ended = self.0.wait_with_output().unwrap();
+        let said = [ended.stdout, ended.stderr].concat();
+        (String::from_utf8_lossy(&said).into_owned(), ended.status.success())
+    }
+}
+
 #[test]
 fn server_that_is_killed_while_a_disc_is_burnt_costs_nothing() {
     for disc in ["cd-r", "bd-r", "dvd+rw"] {
@@ -135,9 +159,9 @@ fn server_that_is_killed_while_a_disc_is_burnt_costs_nothing() {
         let volume = format!("burner=limit:(cdrom:disc.iso,rate=64M),blank={disc}");
         let (server, uri) = serve(home, &listen, &[&volume]);
         let burner = format!("{uri}burner");
-        let mut burn = Command::new(LONGHAUL);
-        burn.args(["cd", "burn", &burner, "image", "--verify"]).current_dir(home);
-        let burn = burn.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // A drive that was started again has forgotten that another session is to follow.
+        let multi: &[_] = if disc == "dvd+rw" { &[] } else { &["--multi"] };
+        let burn = Burn::start(home, &[&[&burner, "image", "--verify"], multi].concat());
         // Once before anything is stable, and once after.
         wait_for(&path("disc.iso"), 8 << 20);
         server.kill();
@@ -145,13 +169,142 @@ fn server_that_is_killed_while_a_disc_is_burnt_costs_nothing() {
         wait_for(&path("disc.iso"), 80 << 20);
         server.kill();
         let (server, _) = serve(home, &listen, &[&volume]);
-        let burnt = burn.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&burnt.stderr);
-        assert!(burnt.status.success(), "{disc}: {said}");
+        let (said, is_burnt) = burn.end();
+        assert!(is_burnt, "{disc}: {said}");
         assert!(said.contains("connected again"), "{disc}: it was never cut off: {said}");
         assert!(front(&path("disc.iso"), image.len()) == image, "{disc}");
         let toc = done(home, &["cd", "toc", &burner]);
         assert!(toc.contains("track  1") && !toc.contains("track  2"), "{toc}");
+        assert_eq!(toc.contains("more can be added"), disc != "dvd+rw", "{toc}");
         assert!(server.stop().success());
     }
+}
+
+#[test]
+fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
+    for disc in ["cd-r", "bd-r"] {
+        let home = tempfile::tempdir().unwrap();
+        let (home, path) = (home.path(), |name: &str| home.path().join(name));
+        let whole = image(&path("image"), (40 << 20) + 7, 3);
+        let other = image(&path("other"), 41 << 20, 4);
+        let volume = format!("burner=limit:(cdrom:disc.iso,rate=16M),blank={disc}");
+        let (server, uri) = serve(home, "127.0.0.1:0", &[&volume]);
+        let burner = &format!("{uri}burner");
+        for multi in [false, true] {
+            let words = [&[&**burner, "image"][..], if multi { &["--append"] } else { &[] }];
+            let before = fs::metadata(path("disc.iso")).unwrap().blocks() * 512;
+            let burn = Burn::start(home, &words.concat());
+            wait_for(&path("disc.iso"), before + (8 << 20));
+            burn.interrupt();
+            let (said, is_burnt) = burn.end();
+            assert!(!is_burnt && said.contains("cd burn --continue"), "{said}");
+            let toc = done(home, &["cd", "toc", burner]);
+            assert!(toc.contains(", open") && toc.contains("more can be added"), "{toc}");
+            let open = refused(home, &["cd", "burn", burner, "image", "--append"]);
+            assert!(open.contains("--continue") && open.contains("cd close"), "{open}");
+            let wrong = refused(home, &["cd", "burn", burner, "other", "--continue"]);
+            assert!(wrong.contains("another image"), "{wrong}");
+            if multi {
+                // What was begun stays as it is.
+                let closed = done(home, &["cd", "close", burner]);
+                assert!(closed.contains("nothing can be added"), "{closed}");
+            } else {
+                let words = ["cd", "burn", burner, "image", "--continue", "--multi", "--verify"];
+                let said = done(home, &words);
+                assert!(said.contains("from block 0 on"), "{said}");
+                let none = refused(home, &["cd", "burn", burner, "image", "--continue"]);
+                assert!(none.contains("nothing to go on with"), "{none}");
+            }
+            assert!(front(&path("disc.iso"), whole.len()) == whole);
+        }
+        let again = refused(home, &["cd", "close", burner]);
+        assert!(again.contains("closed already"), "{again}");
+        let toc = done(home, &["cd", "toc", burner]);
+        assert!(toc.contains("track  2") && toc.contains("complete"), "{toc}");
+        assert!(!toc.contains("open"), "{toc}");
+        assert_ne!(whole, other);
+        assert!(server.stop().success());
+    }
+}
+
+#[test]
+fn sessions_are_read_alone_and_together() {
+    let home = tempfile::tempdir().unwrap();
+    let (home, path) = (home.path(), |name: &str| home.path().join(name));
+    let one = image(&path("one"), 3 << 20, 1);
+    let two = image(&path("two"), 2 << 20, 2);
+    let (server, uri) = serve(home, "127.0.0.1:0", &["cd=cdrom:cd.iso,blank=cd-r"]);
+    let cd = &format!("{uri}cd");
+    let blank = refused(home, &["cd", "read", cd, "none"]);
+    assert!(blank.contains("nothing is on it") && !path("none").exists(), "{blank}");
+    let info = done(home, &["info", cd]);
+    assert!(info.contains("CD-R, blank"), "{info}");
+    let copied = refused(home, &["copy", cd, "none"]);
+    assert!(copied.contains("blank disc") && !path("none").exists(), "{copied}");
+    done(home, &["cd", "burn", cd, "one", "--multi"]);
+    let said = done(home, &["cd", "burn", cd, "two", "--append"]);
+    let begin: usize =
+        said.split("from block ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    done(home, &["cd", "read", cd, "first", "--track", "1"]);
+    done(home, &["cd", "read", cd, "second", "--session", "2"]);
+    done(home, &["cd", "read", cd, "whole"]);
+    let read = |name| fs::read(path(name)).unwrap();
+    assert!(read("first") == one && read("second") == two);
+    let whole = read("whole");
+    assert!(whole[..one.len()] == one && whole[begin * 2048..] == two);
+    assert!(whole[one.len()..begin * 2048].iter().all(|byte| *byte == 0));
+    assert!(front(&path("cd.iso"), whole.len()) == whole, "what the file has there is zeroes too");
+    let none = refused(home, &["cd", "read", cd, "none", "--track", "3"]);
+    assert!(none.contains("none of that number"), "{none}");
+    let toc = done(home, &["cd", "toc", cd, "--json"]);
+    let toc: serde_json::Value = serde_json::from_str(&toc).unwrap();
+    assert_eq!(toc["tracks"][0]["blocks"], 1536, "without what lies behind it");
+    assert_eq!((&toc["state"], &toc["disc"]), (&"complete".into(), &"CD-R".into()));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn disc_that_is_put_in_meanwhile_stays_as_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let (home, path) = (home.path(), |name: &str| home.path().join(name));
+    let whole = image(&path("image"), 60 << 20, 3);
+    let other = image(&path("other"), 30 << 20, 4);
+    let control = ["--control", "control.sock"];
+    // While the server runs, by force.
+    let volumes = ["a=limit:(cdrom:a.iso,rate=16M),blank=dvd+rw", "b=cdrom:b.iso,blank=dvd+rw"];
+    let (server, uri) = serve(home, "127.0.0.1:0", &volumes);
+    done(home, &["cd", "burn", &format!("{uri}b"), "other"]);
+    done(home, &[&["media", "eject", "b"], &control[..]].concat());
+    let burn = Burn::start(home, &[&format!("{uri}a"), "image"]);
+    wait_for(&path("a.iso"), 8 << 20);
+    done(home, &[&["media", "load", "a", "b.iso", "--force"], &control[..]].concat());
+    let (said, is_burnt) = burn.end();
+    assert!(!is_burnt && said.contains("was taken out while it was used"), "{said}");
+    assert!(front(&path("b.iso"), other.len()) == other);
+    assert!(server.stop().success());
+    // While it does not.
+    for disc in ["cd-r", "dvd+rw"] {
+        let port = Port::reserve();
+        let listen = format!("127.0.0.1:{}", port.number);
+        let serve_disc = |name: &str| {
+            serve(home, &listen, &[&format!("a=limit:(cdrom:{name}.iso,rate=16M),blank={disc}")])
+        };
+        let (right, wrong) = (&format!("right-{disc}"), &format!("wrong-{disc}"));
+        let (server, uri) = serve_disc(wrong);
+        let uri = &format!("{uri}a");
+        done(home, &["cd", "burn", uri, "other", "--reconnect-for", "10s"]);
+        assert!(server.stop().success());
+        let (server, _) = serve_disc(right);
+        let burn = Burn::start(home, &[uri, "image"]);
+        wait_for(&path(&format!("{right}.iso")), 8 << 20);
+        server.kill();
+        let (server, _) = serve_disc(wrong);
+        let (said, is_burnt) = burn.end();
+        let is_told = said.contains("the disc is not as it was left")
+            || said.contains("is not the one that was begun");
+        assert!(!is_burnt && is_told, "{disc}: {said}");
+        assert!(front(&path(&format!("{wrong}.iso")), other.len()) == other, "{disc}");
+        assert!(server.stop().success());
+    }
+    assert_ne!(whole, other);
 }

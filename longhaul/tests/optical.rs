@@ -208,10 +208,11 @@ fn disc_is_listed_and_read_and_what_cannot_be_read_is_named() {
     };
     let uri = format!("iscsi://{portal}/{TARGET}movies");
     let (said, done) = longhaul(&["cd", "toc", &uri]);
-    assert!(done && said.contains("track  1     data, 3000 blocks from 0 on"), "{said}");
+    assert!(done && said.contains("track  1     data, session 1, 3000 blocks from 0 on"), "{said}");
     assert!(said.contains("end          block 3000"), "{said}");
     let (said, done) = longhaul(&["cd", "toc", &uri, "--json"]);
-    let track = r#"{"number":1,"type":"data","first_block":0,"blocks":3000}"#;
+    let track =
+        r#"{"number":1,"session":1,"type":"data","first_block":0,"blocks":3000,"open":false}"#;
     assert!(done && said.contains(track), "{said}");
     let (said, done) = longhaul(&["cd", "read", &uri, "copy.iso"]);
     assert!(done && said.contains("copy.iso: "), "{said}");

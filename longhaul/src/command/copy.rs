@@ -15,6 +15,7 @@ use volume::layer::read_only::ReadOnly;
 use volume::{Gate, Shape, Volume};
 
 use super::named;
+use super::new_file::NewFile;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use super::unsent::{Unsent, refuse_unsent, tell_of_unsent};
 use super::{closing, first_failure};
@@ -29,10 +30,6 @@ use crate::signatures;
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::uri::{Uri, UriError};
-
-mod new_file;
-
-use new_file::NewFile;
 
 /// Copy a volume or a file onto another
 #[derive(Debug, clap::Args)]

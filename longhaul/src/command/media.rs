@@ -33,6 +33,7 @@ Examples:
   longhaul media load movies /srv/backup.iso --blank bd-r
   longhaul media eject movies
   longhaul media load backup /srv/tapes/B.tape
+  longhaul media load backup /srv/tapes/C.tape --size 100G
   longhaul media list
   longhaul media move library A00001 drive:0
   longhaul media move library drive:0 slot:1
@@ -59,6 +60,9 @@ enum Action {
         /// Make the disc, a blank one, if there is no such file: cd-r, dvd+rw or bd-r
         #[arg(long, value_name = "DISC")]
         blank: Option<BlankDisc>,
+        /// Make an empty tape of this size if there is no such file
+        #[arg(long, value_name = "SIZE", conflicts_with = "blank")]
+        size: Option<Size>,
         #[command(flatten)]
         force: Force,
     },
@@ -115,9 +119,32 @@ struct Force {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
     List,
-    Load { drive: String, disc: PathBuf, blank: Option<BlankDisc>, force: bool },
-    Eject { drive: String, force: bool },
-    Changer { changer: String, action: ChangerAction, force: bool },
+    Load {
+        drive: String,
+        disc: PathBuf,
+        #[serde(flatten)]
+        made: Made,
+        force: bool,
+    },
+    Eject {
+        drive: String,
+        force: bool,
+    },
+    Changer {
+        changer: String,
+        action: ChangerAction,
+        force: bool,
+    },
+}
+
+/// How a medium is made that has no file.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Made {
+    /// A disc of this type.
+    pub(super) blank: Option<BlankDisc>,
+    /// A tape of so many bytes.
+    #[serde(default)]
+    pub(super) size: Option<u64>,
 }
 
 /// What a media changer is to do.
@@ -225,6 +252,43 @@ pub(super) struct Drive {
     /// It is a tape that is written once.
     #[serde(default)]
     pub(super) write_once: bool,
+    /// What it is, if it is a disc that can be written.
+    #[serde(default)]
+    pub(super) recordable: Option<Recordable>,
+}
+
+/// A disc that can be written.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Recordable {
+    /// Its type.
+    pub(super) disc: String,
+    /// What has been recorded on it; not known while it is written.
+    pub(super) state: Option<RecordedState>,
+}
+
+/// How much has been recorded on a disc.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RecordedState {
+    /// Nothing.
+    Blank,
+    /// Something, and more can be added.
+    Appendable,
+    /// Anything: it can be written over.
+    Rewritable,
+    /// All: it stays as it is.
+    Complete,
+}
+
+impl RecordedState {
+    pub(super) const fn in_words(self) -> &'static str {
+        match self {
+            Self::Blank => "blank",
+            Self::Appendable => "more can be added",
+            Self::Rewritable => "can be written over",
+            Self::Complete => "complete",
+        }
+    }
 }
 
 /// Asks the server; returns when it is done.
@@ -232,11 +296,12 @@ pub async fn run(args: Args) -> Outcome {
     let Args { action, server } = args;
     match action {
         Action::List { json } => list(json, &server).await,
-        Action::Load { drive, iso, blank, force: Force { force } } => {
+        Action::Load { drive, iso, blank, size, force: Force { force } } => {
+            let made = Made { blank, size: size.map(|Size(size)| size) };
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
-            say_done(&ask(&server, &Request::Load { drive, disc, blank, force }).await?)
+            say_done(&ask(&server, &Request::Load { drive, disc, made, force }).await?)
         }
         Action::Eject { drive, force: Force { force } } => {
             say_done(&ask(&server, &Request::Eject { drive, force }).await?)
@@ -291,6 +356,13 @@ impl Changer {
     }
 }
 
+impl Recordable {
+    fn in_words(&self) -> String {
+        let state = self.state.map_or("being written", RecordedState::in_words);
+        format!(", {}, {state}", OneLine(&self.disc))
+    }
+}
+
 impl Drive {
     fn line(&self) -> String {
         let name = OneLine(&self.name);
@@ -300,7 +372,9 @@ impl Drive {
             Some(disc) => {
                 let once = if self.write_once { ", write once" } else { "" };
                 let ejected = if self.ready { "" } else { ", ejected by an initiator" };
-                format!("{name}: {}, {}{once}{ejected}{locked}", disc.shown(), Size(self.bytes))
+                let kind = self.recordable.as_ref().map(Recordable::in_words).unwrap_or_default();
+                let (disc, size) = (disc.shown(), Size(self.bytes));
+                format!("{name}: {disc}, {size}{kind}{once}{ejected}{locked}")
             }
         }
     }

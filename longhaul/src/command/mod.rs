@@ -44,6 +44,7 @@ pub mod media;
 pub mod mirror;
 pub mod mount;
 pub(crate) mod named;
+mod new_file;
 mod open_metrics;
 mod options;
 mod output;

@@ -566,7 +566,7 @@ pub(super) async fn open_options(
             let secret = unlocking.secret.read(&format!("key of volume {}", volume.name))?;
             let with = luks::Options { allow_discards: unlocking.allow_discards };
             let (key, erasable) = (secret.into(), unlocking.crypto_erase);
-            Ok(Contents::Plain(Unlock { key, with, erasable, demanded: true }))
+            Ok::<_, Failure>(Contents::Plain(Unlock { key, with, erasable, demanded: true }))
         });
         Ok(OpenOptions {
             size: volume.size,

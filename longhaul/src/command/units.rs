@@ -11,6 +11,7 @@ use proto::scsi::elements::ElementKind;
 use proto::scsi::{DeviceType, Status};
 use serde::Serialize;
 
+use super::cd::{Contents, Disc};
 use crate::printable::OneLine;
 use crate::size::Size;
 use crate::store::iscsi::UnitError;
@@ -45,6 +46,9 @@ pub(super) struct UnitInfo {
     medium: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tape: Option<TapeInfo>,
+    /// What is in it, of an optical drive.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    disc: Option<Disc>,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -92,6 +96,7 @@ pub(super) async fn describe_unit(uri: &Uri, unit: &dyn RawUnit) -> UnitInfo {
         serial: unit.serial().map(str::to_owned),
         medium: None,
         tape: None,
+        disc: None,
         size: None,
         elements: Vec::new(),
     };
@@ -107,6 +112,9 @@ pub(super) async fn describe_unit(uri: &Uri, unit: &dyn RawUnit) -> UnitInfo {
     });
     if ready.is_ok() && is(DeviceType::Tape) {
         info.tape = tape(unit).await;
+    }
+    if ready.is_ok() && is(DeviceType::Optical) {
+        info.disc = Contents::of(uri, unit).await.ok().map(|contents| contents.disc);
     }
     if ready.is_ok() && !is(DeviceType::Tape) {
         let answer = unit.ask(Command::read_capacity_10(), Bytes::new()).await.ok();
@@ -251,6 +259,9 @@ impl fmt::Display for UnitInfo {
         }
         if let Some(tape) = &self.tape {
             tape.fmt(f)?;
+        }
+        if let Some(disc) = &self.disc {
+            writeln!(f, "  disc         {disc}")?;
         }
         for ElementInfo { kind, address, full, barcode } in &self.elements {
             let tag =

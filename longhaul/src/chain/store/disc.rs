@@ -14,6 +14,7 @@ use crate::explain::explain;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::recorded_disc::{RECORD_BLOCKS, RecordedDisc};
 use crate::store::abilities::Opened;
+use crate::store::file::OpenError;
 use crate::store::file::{self, FileOptions};
 use crate::uri::Uri;
 
@@ -70,7 +71,14 @@ fn as_image(options: &OpenOptions) -> FileOptions {
 
 async fn open_file(uri: &Uri, path: &Path, with: &FileOptions) -> Outcome<Opened> {
     let opened = retry_while_locked(path, || file::open_or_make(path, with)).await;
-    let (opened, _) = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
+    let (opened, _) = opened.map_err(|why| {
+        let is_missing = matches!(why, OpenError::Missing);
+        let failure = explain(format!("cannot open {uri}"), why);
+        match is_missing {
+            true => failure.hint("look at the path; `blank=cd-r` of `serve`, or `--blank cd-r` of `media load`, makes a blank disc there, as `dvd+rw` and `bd-r` do"),
+            false => failure,
+        }
+    })?;
     Ok(opened.opened("cdrom"))
 }
 
@@ -93,8 +101,10 @@ fn recordable(mut image: Opened, recorded: RecordedDisc) -> Store {
 async fn make(uri: &Uri, path: &Path, blank: BlankDisc, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot make {uri}");
     if options.read_only {
-        let why = "it does not exist, and a blank disc that nobody may write is of no use";
-        return Err(Failure::usage(what()).because(why).hint("leave read_only out"));
+        let why = "it does not exist, and the drive is one in which nobody may write (read_only)";
+        return Err(Failure::usage(what())
+            .because(why)
+            .hint("name a disc that exists, or another drive"));
     }
     refuse_options(uri, path)?;
     let BlankDisc(disc) = blank;
@@ -107,8 +117,9 @@ async fn make(uri: &Uri, path: &Path, blank: BlankDisc, options: &OpenOptions) -
     };
     let image = open_file(uri, path, &with).await?;
     let made = image.abilities.close.as_ref().map(|close| CreatedFile::new(path, close));
-    let mut recorded = RecordedDisc::new(Disc::blank(disc, disc.blocks()));
-    recorded.save(&*image.volume).await.or_fail(what)?;
+    let id = getrandom::u32().or_fail(|| "cannot get random bytes".to_owned())?;
+    let mut recorded = RecordedDisc::new(Disc::blank(disc, disc.blocks()).with_id(id.max(1)));
+    recorded.make(&*image.volume).await.or_fail(what)?;
     let mut store = recordable(image, recorded);
     store.made = made.unwrap_or(CreatedFile::none());
     Ok(store)
@@ -168,8 +179,10 @@ mod tests {
             Ok::<_, String>((disc, opened.opened.volume.shape().read_only))
         };
         assert!(open(None, true).await.unwrap_err().contains("does not exist"));
-        let blank = Some(Disc::blank(DiscType::CdR, DiscType::CdR.blocks()));
-        assert_eq!(open(Some("cd-r"), true).await, Ok((blank.clone(), false)));
+        let (blank, read_only) = open(Some("cd-r"), true).await.unwrap();
+        let id = blank.as_ref().and_then(Disc::id);
+        let expected = Disc::blank(DiscType::CdR, DiscType::CdR.blocks()).with_id(id.unwrap());
+        assert_eq!((blank.as_ref(), read_only), (Some(&expected), false));
         assert_eq!(open(Some("cd-r"), true).await, Ok((blank.clone(), false)));
         assert_eq!(open(None, true).await, Ok((blank.clone(), false)));
         assert_eq!(open(None, false).await, Ok((blank, true)), "it is only looked at");

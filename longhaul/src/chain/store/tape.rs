@@ -15,6 +15,7 @@ use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::size::Size;
 use crate::store::abilities::Opened;
 use crate::store::file;
+use crate::store::file::OpenError as OpenFileError;
 use crate::uri::Uri;
 
 /// The bytes of a unit of the format.
@@ -46,7 +47,12 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
     }
     let with = file::FileOptions { block_size: UNIT, ..file_options(options) };
     let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
-    let (opened, made) = opened.map_err(|why| explain(what(), why))?;
+    let (opened, made) = opened.map_err(|why| match why {
+        OpenFileError::Missing => explain(what(), why).hint(
+            "look at the path; `size=100G` of `serve`, or `--size 100G` of `media load` and `tape import`, makes a tape there",
+        ),
+        why => explain(what(), why),
+    })?;
     let mut opened = opened.opened("tape");
     // A tape is as long as it was made.
     opened.abilities.grow = None;

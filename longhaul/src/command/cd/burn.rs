@@ -2,59 +2,53 @@
 //!
 //! Each write names its block, and a drive takes it only where the disc is written next. So many can be under way: what
 //! follows one that was lost is refused, and misplaced is none. After a lost connection the drive says where the disc is
-//! written next, and it goes on from there.
+//! written next, and it goes on from there. It does so only where the disc holds what was written to it last: another one
+//! may be in the drive.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::stream::{FuturesOrdered, StreamExt as _};
-use proto::scsi::cdb::CloseFunction;
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::scsi::command::Command;
-use proto::scsi::command::optical::{DiscInfo, OpenTrack, WriteParameters, current_profile};
 use proto::scsi::unit::optical::{BLOCK_SIZE, DiscStatus};
-use proto::scsi::{Blocks, Capacity, Sense, Status};
-use tokio::task::block_in_place;
+use proto::scsi::{Blocks, Capacity};
 use tokio::time::sleep;
 
-use super::{DriveArgs, refuse_other};
-use crate::chain::{UnitOptions, open_unit};
-use crate::command::lost_unit::{WAIT_MAX, connect_again};
-use crate::command::{say_done, stop_on_signals, unless_stopped};
-use crate::failure::{Failure, OrFail as _, Outcome, print_error};
-use crate::printable::Shown as _;
+use super::DriveArgs;
+use super::image::Image;
+use super::recorder::{Halt, Kind, PIECE_BLOCKS, Recorder, check, is_blank, read};
+use crate::command::lost_unit::{WAIT_MAX, answer};
+use crate::command::{say_done, stop_on_signals};
+use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::progress::Progress;
-use crate::reconnect_limit::ReconnectLimit;
-use crate::regular_file::open_regular;
 use crate::size::Size;
-use crate::store::iscsi::{UnitError, Writers};
-use crate::store::scsi::{Executed, Lost, Pending, RawUnit};
-use crate::uri::Uri;
+use crate::store::scsi::{Answer, Executed, Lost, Pending, RawUnit};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct BurnArgs {
     #[command(flatten)]
-    pub(super) drive: DriveArgs,
+    drive: DriveArgs,
     /// The image to burn
-    pub(super) from: PathBuf,
+    from: PathBuf,
     /// Let another session follow; without this nothing can be added to a CD-R or BD-R
     #[arg(long)]
-    pub(super) multi: bool,
+    multi: bool,
     /// Add a session to a disc that has some
     #[arg(long)]
-    pub(super) append: bool,
+    append: bool,
+    /// Go on where an earlier `cd burn` of the same image to a CD-R or BD-R ended early
+    #[arg(long = "continue", conflicts_with_all = ["append", "force"])]
+    go_on: bool,
     /// Write over what a disc that can be written over holds
     #[arg(long)]
-    pub(super) force: bool,
+    force: bool,
     /// Read the disc afterwards, and compare it with the image
     #[arg(long)]
-    pub(super) verify: bool,
+    verify: bool,
 }
-
-/// How much a write carries: a cluster of a Blu-ray disc, and four ECC blocks of a DVD.
-const PIECE_BLOCKS: u32 = 32;
 
 /// How many writes are under way: as much as a long link holds at the speed of a disc.
 const DEPTH: usize = 128;
@@ -71,91 +65,16 @@ const BUSY_WAIT: Duration = Duration::from_millis(500);
 pub(super) async fn run(args: BurnArgs) -> Outcome {
     let stop = stop_on_signals()?;
     let image = Image::open(&args.from)?;
-    let options =
-        UnitOptions { writers: Writers::One, stop: stop.clone(), ..args.drive.options().await? };
-    let uri = args.drive.uri.clone();
-    let unit = unless_stopped(&stop, open_unit(&uri, &options)).await?;
-    let mut drive = Burner { unit, uri: uri.clone(), limit: options.reconnect_limit };
-    let burnt = unless_stopped(&stop, drive.burn(&image, &args)).await;
-    let _ = drive.unit.ask(Command::prevent_removal(false), Bytes::new()).await;
-    drive.unit.close().await;
-    let told = burnt.map_err(|why| why.within(&format!("cannot burn the disc in {uri}")))?;
-    say_done(&told)
-}
-
-/// What is burnt.
-struct Image {
-    file: File,
-    size: u64,
-    blocks: u32,
-}
-
-impl Image {
-    fn open(path: &std::path::Path) -> Outcome<Self> {
-        let what = || format!("cannot burn {}", path.shown());
-        let file = open_regular(path).or_fail(what)?;
-        let size = file.metadata().or_fail(what)?.len();
-        if size == 0 {
-            return Err(Failure::new(what()).because("it is empty"));
-        }
-        let blocks = u32::try_from(size.div_ceil(BLOCK_SIZE.into()));
-        let blocks = blocks.map_err(|_| Failure::new(what()).because("no disc is as large"))?;
-        Ok(Self { file, size, blocks })
-    }
-
-    /// So many blocks from block `at` on. The last one is filled up with zeroes.
-    fn read(&self, at: u32, count: u32) -> Outcome<Bytes> {
-        let (from, whole) = (u64::from(at) * u64::from(BLOCK_SIZE), count * BLOCK_SIZE);
-        let mut bytes = BytesMut::zeroed(whole as usize);
-        let there = self.size.saturating_sub(from).min(whole.into()) as usize;
-        block_in_place(|| self.file.read_exact_at(&mut bytes[..there], from))
-            .or_fail(|| "cannot read the image".to_owned())?;
-        Ok(bytes.freeze())
-    }
-}
-
-/// How a disc is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// In order, track by track, on a CD.
-    Cd,
-    /// The same on any other disc.
-    Sequential,
-    /// Anywhere.
-    Overwritable,
-}
-
-impl Kind {
-    /// That of the disc of a profile (MMC-6, table 92), or what that is.
-    const fn of(profile: u16) -> Result<Self, &'static str> {
-        match profile {
-            0x0009 | 0x000A => Ok(Self::Cd),
-            0x0011 | 0x0014 | 0x001B | 0x002B | 0x0041 => Ok(Self::Sequential),
-            0x0012 | 0x0013 | 0x001A | 0x0043 => Ok(Self::Overwritable),
-            0x0000 => Err("there is no disc in the drive"),
-            0x0008 | 0x0010 | 0x0040 => Err("it was pressed, not recorded"),
-            _ => Err("it is of a type that this program cannot write"),
-        }
-    }
-}
-
-/// What a disc of this profile is called (MMC-6, table 92).
-pub(super) const fn disc_name(profile: u16) -> Option<&'static str> {
-    Some(match profile {
-        0x0008 => "CD-ROM",
-        0x0009 => "CD-R",
-        0x000A => "CD-RW",
-        0x0010 => "DVD-ROM",
-        0x0011 => "DVD-R",
-        0x0012 => "DVD-RAM",
-        0x0013 | 0x0014 => "DVD-RW",
-        0x001A => "DVD+RW",
-        0x001B | 0x002B => "DVD+R",
-        0x0040 => "BD-ROM",
-        0x0041 | 0x0042 => "BD-R",
-        0x0043 => "BD-RE",
-        _ => return None,
-    })
+    let mut reached = Reached::Nothing;
+    let burnt = Recorder::with(&args.drive, &stop, "burn", async |recorder| {
+        let mut burner = Burner { recorder, image: &image, reached: &mut reached };
+        burner.burn(&args).await
+    });
+    let told = burnt.await.map_err(|why| match reached.in_words(&image) {
+        Some(known) => why.hint_first(&known),
+        None => why,
+    })?;
+    say_done(&format!("{}: {told}", args.drive.uri))
 }
 
 /// Where on the disc the image goes.
@@ -164,303 +83,424 @@ struct Place {
     kind: Kind,
     first: u32,
     track: u8,
+    /// How many sessions were closed before.
+    closed_sessions: u8,
+    /// So many blocks of it are there already.
+    begun: u32,
+    /// What tells the disc from others, if the drive knows.
+    id: Option<u32>,
 }
 
-/// Why writes have come to a halt.
-enum Halt {
-    Lost(Lost),
-    Refused(Failure),
+/// How far it has come.
+#[derive(Clone, Copy, Debug)]
+enum Reached {
+    Nothing,
+    /// So many blocks were answered for.
+    Writing {
+        kind: Kind,
+        blocks: u32,
+    },
+    /// All is on the disc, stable.
+    Written(Kind),
+    /// It is closed.
+    Closed,
 }
 
-/// The optical drive of a server.
-struct Burner {
-    unit: Box<dyn RawUnit>,
-    uri: Uri,
-    limit: ReconnectLimit,
+impl Reached {
+    /// What the disc holds of an image that was not burnt to its end.
+    fn in_words(self, image: &Image) -> Option<String> {
+        let of = |blocks| format!("{} of {} bytes", Size(image.bytes(blocks)), Size(image.size));
+        Some(match self {
+            Self::Nothing => return None,
+            Self::Writing { kind: Kind::Overwritable, blocks } => format!(
+                "{} were written over what the disc held; `cd burn --force` begins anew",
+                of(blocks)
+            ),
+            Self::Writing { kind: Kind::Cd | Kind::Sequential, blocks } => format!(
+                "{} were written, and the disc is not closed: `cd burn --continue` goes on with the same image, `cd close` closes what is there",
+                of(blocks)
+            ),
+            Self::Written(Kind::Overwritable) | Self::Closed => "all of the image was written".to_owned(),
+            Self::Written(Kind::Cd | Kind::Sequential) => {
+                "all of the image was written, and the disc is not closed: `cd burn --continue` or `cd close` closes it".to_owned()
+            }
+        })
+    }
 }
 
-impl Burner {
-    async fn burn(&mut self, image: &Image, args: &BurnArgs) -> Outcome<String> {
-        refuse_other(&self.uri, self.unit.standard().device_type())?;
-        self.ask(Command::test_unit_ready()).await?;
-        if let Err(not) = self.unit.reserve().await {
-            return Err(Failure::new("it cannot be reserved")
-                .because(not.why)
-                .hint("end the other use of the drive first"));
-        }
-        // Who has no button cannot press it: a drive that knows no such command is no worse for it.
-        let _ = self.unit.ask(Command::prevent_removal(true), Bytes::new()).await;
-        let place = self.place(image, args).await?;
-        self.write(image, place).await?;
+/// An image on its way to a disc.
+struct Burner<'a> {
+    recorder: &'a mut Recorder,
+    image: &'a Image,
+    reached: &'a mut Reached,
+}
+
+impl Burner<'_> {
+    async fn burn(&mut self, args: &BurnArgs) -> Outcome<String> {
+        let place = self.place(args).await?;
+        self.write(place, args.multi).await?;
         self.close(place, args.multi).await?;
         if args.verify {
-            self.verify(image, place).await?;
+            self.compare(place, "comparing", self.image.blocks).await?;
         }
         let how = if args.verify { "burnt and compared" } else { "burnt" };
-        Ok(format!("{}: {how}: {} bytes from block {} on", self.uri, image.size, place.first))
-    }
-
-    async fn ask(&self, command: Command) -> Outcome<Bytes> {
-        self.unit.ask(command, Bytes::new()).await.or_fail(|| "the drive refuses it".to_owned())
+        Ok(format!("{how}: {} bytes from block {} on", self.image.size, place.first))
     }
 
     /// Where the image goes, if it may.
-    async fn place(&self, image: &Image, args: &BurnArgs) -> Outcome<Place> {
-        let garbled = || "the drive gives an answer that cannot be read".to_owned();
-        let profile = self.ask(Command::get_profile()).await?;
-        let kind = Kind::of(current_profile(&profile).or_fail(garbled)?);
-        let kind = kind.map_err(|why| Failure::new("the disc cannot be written").because(why))?;
+    async fn place(&mut self, args: &BurnArgs) -> Outcome<Place> {
+        let kind = self.recorder.kind().await?;
         if kind == Kind::Overwritable {
-            return self.place_over(image, args.force).await;
+            refuse_sessions(args)?;
+            return self.place_over(args.force).await;
         }
-        let info = self.ask(Command::read_disc_information()).await?;
-        let info = DiscInfo::parse(&info).or_fail(garbled)?;
-        match info.status {
-            DiscStatus::Complete => {
-                return Err(
-                    Failure::new("the disc is complete").because("nothing can be added to it")
-                );
-            }
-            DiscStatus::Appendable if !args.append => {
-                return Err(Failure::new("the disc holds something already")
-                    .hint("--append adds a session"));
-            }
-            DiscStatus::Blank | DiscStatus::Appendable => {}
+        let info = self.recorder.disc_info().await?;
+        let id = info.id;
+        if info.status == DiscStatus::Complete {
+            let why = "nothing can be added to it";
+            return Err(Failure::new("the disc is complete").because(why));
         }
-        if kind == Kind::Cd {
-            let parameters = self.ask(Command::write_parameters()).await?;
-            let parameters = WriteParameters::parse(&parameters).or_fail(garbled)?;
-            let (select, list) = parameters.select(args.multi).or_fail(garbled)?;
-            let set = self.unit.ask(select, list.into()).await;
-            set.or_fail(|| "the drive does not write in the way that data need".to_owned())?;
-        }
-        let track = self.open_track(kind, info.last_track).await?;
-        let next = track.next.filter(|next| *next == track.first).ok_or_else(|| {
-            Failure::new("a track of the disc is open")
-                .because("what was to be burnt before was not ended")
-                .hint("the program that began it can go on; or close the track, and use --append")
+        self.recorder.set_parameters(kind, args.multi).await?;
+        let track = self.recorder.open_track(kind, info.last_track).await?;
+        let next = track.next.ok_or_else(|| {
+            Failure::new("nothing more can be written to the disc")
+                .hint("`cd toc` shows what is on it; `cd close` closes what is open")
         })?;
-        if image.blocks > track.free {
-            return Err(too_large(image, track.free.into()));
+        let begun = next.checked_sub(track.first).ok_or_else(|| {
+            Failure::new("a session of the disc is to be written at once")
+                .because("another program has begun it")
+                .hint("let that program end it")
+        })?;
+        let (first, track, free) = (track.first, track.number, track.free);
+        let closed_sessions = info.closed_sessions;
+        let place = Place { kind, first, track, closed_sessions, begun, id };
+        let has_something = info.status == DiscStatus::Appendable;
+        match (begun, args.go_on) {
+            (0, false) if has_something && !args.append => Err(Failure::new(
+                "the disc holds something already",
+            )
+            .hint("--append adds a session")),
+            (0, true) if has_something => Err(Failure::new("there is nothing to go on with")
+                .because("no track of the disc is open")
+                .hint("--append adds a session")),
+            (0, _) if first.checked_add(self.image.blocks).is_none() => {
+                Err(Failure::new("the drive gives an answer that cannot be"))
+            }
+            (0, _) if self.image.blocks > free => Err(too_large(self.image, free.into())),
+            (0, _) => Ok(place),
+            (_, false) => Err(Failure::new("a track of the disc is open")
+                .because("what was to be burnt before was not ended")
+                .hint("--continue goes on with the same image; `cd close` closes what is there, and then --append adds a session")),
+            (_, true) => self.check_begun(place, free).await.map(|()| place),
         }
-        Ok(Place { kind, first: next, track: track.number })
+    }
+
+    /// Whether what the disc holds is the beginning of the image, and the rest has room.
+    async fn check_begun(&mut self, place: Place, free: u32) -> Outcome {
+        let other = |why: &str| {
+            Failure::new("the disc was begun with another image")
+                .because(why.to_owned())
+                .hint("`cd close` closes what is there, and then --append adds a session")
+        };
+        let Some(rest) = self.image.blocks.checked_sub(place.begun) else {
+            return Err(other("what is on it is longer than this one"));
+        };
+        if rest > free {
+            return Err(too_large(self.image, u64::from(place.begun) + u64::from(free)));
+        }
+        let compared = self.compare(place, "comparing what is there", place.begun).await;
+        compared.map_err(|why| other(&why.to_string()))
     }
 
     /// The same on a disc on which anything is written over.
-    async fn place_over(&self, image: &Image, force: bool) -> Outcome<Place> {
-        let capacity = self.ask(Command::read_capacity_10()).await?;
+    async fn place_over(&self, force: bool) -> Outcome<Place> {
+        let capacity = self.recorder.ask(Command::read_capacity_10(), Bytes::new()).await?;
         let capacity = Capacity::parse_10(&capacity)
             .or_fail(|| "the size of the disc cannot be read".to_owned())?;
         let blocks = capacity.map_or_else(|| u32::MAX.into(), |capacity| capacity.blocks);
-        if u64::from(image.blocks) > blocks {
-            return Err(too_large(image, blocks));
+        if u64::from(self.image.blocks) > blocks {
+            return Err(too_large(self.image, blocks));
         }
-        if !force && !self.is_blank().await? {
+        if !force && !is_blank(&*self.recorder.unit).await? {
             return Err(
                 Failure::new("the disc holds something already").hint("--force writes over it")
             );
         }
-        Ok(Place { kind: Kind::Overwritable, first: 0, track: 1 })
-    }
-
-    /// Whether nothing is at the front of the disc, where a file system would be.
-    async fn is_blank(&self) -> Outcome<bool> {
-        let front = Blocks { lba: 0, count: PIECE_BLOCKS };
-        let read = Command::read_10(front, BLOCK_SIZE);
-        match self.unit.ask(read.unwrap_or_else(Command::test_unit_ready), Bytes::new()).await {
-            Ok(bytes) => Ok(bytes.iter().all(|byte| *byte == 0)),
-            // Nothing was ever recorded there.
-            Err(UnitError::Sense(_)) => Ok(true),
-            Err(why) => Err(Failure::new("cannot look at the disc").because(why)),
-        }
-    }
-
-    /// The track that is written next.
-    async fn open_track(&self, kind: Kind, last: u8) -> Outcome<OpenTrack> {
-        /// The invisible track of a CD (MMC-6, 4.2.3.4).
-        const INVISIBLE: u8 = 0xFF;
-        let number = if kind == Kind::Cd { INVISIBLE } else { last };
-        let answer = self.ask(Command::read_track_information(number)).await?;
-        OpenTrack::parse(&answer).or_fail(|| "the track cannot be read".to_owned())
+        // One that does not tell it may be any.
+        let id = self.recorder.disc_info().await.ok().and_then(|info| info.id);
+        let kind = Kind::Overwritable;
+        Ok(Place { kind, first: 0, track: 1, closed_sessions: 0, begun: 0, id })
     }
 
     /// Writes the image, over lost connections.
-    async fn write(&mut self, image: &Image, place: Place) -> Outcome {
-        let progress = Progress::new("burning", image.size, false);
-        let mut writing = Writing { at: 0, stable: 0, shown: 0 };
-        let (mut furthest, mut tries) = (0, 0);
+    async fn write(&mut self, place: Place, multi: bool) -> Outcome {
+        let progress = Progress::new("burning", self.image.size, false);
+        let begun = place.begun;
+        let mut writing = Writing { at: begun, stable: begun, shown: 0, is_sure: true };
+        let (mut furthest, mut tries) = (begun, 0);
         loop {
-            let halt = match self.write_on(image, place, &mut writing, &progress).await {
-                Ok(()) => return Ok(()),
+            let halt = match self.write_on(place, &mut writing, &progress).await {
+                Ok(()) => break,
                 Err(halt) => halt,
             };
-            let why = match halt {
-                Halt::Lost(lost) => {
-                    tracing::warn!(why = %lost, "the connection is lost: connecting again");
-                    sleep(lost.wait.min(WAIT_MAX)).await;
-                    self.connect_again().await?;
-                    Failure::new("the connection was lost again and again").because(lost)
-                }
-                Halt::Refused(why) => {
-                    sleep(BUSY_WAIT).await;
-                    why
-                }
-            };
-            writing.at = self.next(image, place, &writing).await?;
-            self.check_same(image, place, writing.at).await?;
-            tries = if writing.at > furthest { 0 } else { tries + 1 };
+            tries = if writing.at > furthest { 1 } else { tries + 1 };
             furthest = furthest.max(writing.at);
-            if tries == TRIES {
-                let written = u64::from(writing.at) * u64::from(BLOCK_SIZE);
-                return Err(why.hint(format!(
-                    "{} of {} were written",
-                    Size(written),
-                    Size(image.size)
-                )));
+            writing.is_sure = false;
+            self.overcome(halt, tries, (place.kind, multi)).await?;
+        }
+        *self.reached = Reached::Written(place.kind);
+        Ok(())
+    }
+
+    /// Makes ready for another try, unless it would be of no use.
+    async fn overcome(&mut self, halt: Halt, tries: u32, how: (Kind, bool)) -> Outcome {
+        match halt {
+            halt if tries > TRIES => Err(halt.into()),
+            Halt::Failed(why) => Err(why),
+            Halt::Refused(why) => {
+                tracing::info!(why = why.on_one_line(), "trying again");
+                sleep(BUSY_WAIT).await;
+                Ok(())
             }
+            Halt::Lost(lost) => {
+                tracing::warn!(why = %lost, "the connection is lost: connecting again");
+                sleep(lost.wait.min(WAIT_MAX)).await;
+                self.connect_again(how).await
+            }
+            Halt::Aborted => {
+                tracing::warn!("the drive was reset: connecting again");
+                self.connect_again(how).await
+            }
+        }
+    }
+
+    async fn connect_again(&mut self, (kind, multi): (Kind, bool)) -> Outcome {
+        self.recorder.connect_again().await?;
+        match self.recorder.set_parameters(kind, multi).await {
+            // The next try meets it.
+            Ok(()) | Err(Halt::Lost(_) | Halt::Aborted) => Ok(()),
+            Err(halt) => Err(halt.into()),
         }
     }
 
     /// Writes from where it is to the end of the image, with many writes under way.
     async fn write_on(
-        &self,
-        image: &Image,
+        &mut self,
         place: Place,
         writing: &mut Writing,
         progress: &Progress,
     ) -> Result<(), Halt> {
-        let depth = if self.unit.keeps_order() { DEPTH } else { 1 };
-        let mut pending: FuturesOrdered<Pending<'static, (u32, Result<Executed, Lost>)>> =
-            FuturesOrdered::new();
+        if !writing.is_sure {
+            self.find_again(place, writing).await?;
+        }
+        let (unit, image) = (&*self.recorder.unit, self.image);
+        let depth = if unit.keeps_order() { DEPTH } else { 1 };
+        let mut under_way = UnderWay::from(writing.at);
         let mut sent = writing.at;
         loop {
+            *self.reached = Reached::Writing { kind: place.kind, blocks: writing.at };
             let stop_at = writing.stable.saturating_add(STABLE_EVERY).min(image.blocks);
-            while pending.len() < depth && sent < stop_at {
+            while under_way.answers.len() < depth && sent < stop_at {
                 let count = PIECE_BLOCKS.min(image.blocks - sent);
-                let data = image.read(sent, count).map_err(Halt::Refused)?;
-                let blocks = Blocks { lba: u64::from(place.first + sent), count };
-                let write = Command::write_10(blocks, BLOCK_SIZE, false);
-                let write = write.unwrap_or_else(|| Command::write(blocks, BLOCK_SIZE, false));
-                let answer = self.unit.send(write, data).await.map_err(Halt::Lost)?;
+                let data = image.read(sent, count).map_err(Halt::Failed)?;
+                let write = write(place.first + sent, count);
+                let answer = unit.send(write, data).await.map_err(Halt::Lost)?;
+                under_way.push(sent..sent + count, answer);
                 sent += count;
-                pending.push_back(Box::pin(async move { (sent, answer.await) }));
             }
-            match pending.next().await {
-                Some((end, answer)) => match check(answer) {
-                    Ok(()) => {
-                        writing.at = end;
-                        writing.show(progress, image);
-                    }
-                    Err(halt) => {
-                        // What was behind it must have been refused before anything is tried again.
-                        while pending.next().await.is_some() {}
-                        return Err(halt);
-                    }
-                },
-                None => {
-                    self.synchronize().await?;
-                    writing.stable = writing.at;
-                    if writing.at == image.blocks {
-                        return Ok(());
-                    }
+            if under_way.answers.is_empty() {
+                self.recorder.change(Command::synchronize_cache()).await?;
+                writing.stable = writing.at;
+                if writing.at == image.blocks {
+                    return Ok(());
                 }
+            } else {
+                writing.at = under_way.next(unit).await?;
+                writing.show(progress, image);
             }
         }
     }
 
-    async fn synchronize(&self) -> Result<(), Halt> {
-        match self.unit.ask(Command::synchronize_cache(), Bytes::new()).await {
-            Ok(_) => Ok(()),
-            Err(UnitError::Lost(lost)) => Err(Halt::Lost(lost)),
-            Err(why) => {
-                let failure = Failure::new("what was written cannot be made stable").because(why);
-                Err(Halt::Refused(failure))
-            }
-        }
+    /// Finds out where to go on, on the disc that it was.
+    async fn find_again(&self, place: Place, writing: &mut Writing) -> Result<(), Halt> {
+        self.recorder.check_exchange().await?;
+        writing.at = self.next(place, writing).await?;
+        self.check_same(place, writing.at).await?;
+        writing.is_sure = true;
+        Ok(())
     }
 
     /// Which block of the image is written next: a drive knows that of a disc that is written in order. Of another one what
     /// was not made stable is written again.
-    async fn next(&self, image: &Image, place: Place, writing: &Writing) -> Outcome<u32> {
+    async fn next(&self, place: Place, writing: &Writing) -> Result<u32, Halt> {
         if place.kind == Kind::Overwritable {
             return Ok(writing.stable);
         }
-        let track = self.open_track(place.kind, place.track).await?;
-        let at = track.next.and_then(|next| next.checked_sub(place.first));
-        match at {
-            Some(at) if track.first == place.first && at <= image.blocks => Ok(at),
-            _ => Err(Failure::new("the disc is not as it was left")
-                .because("another program has written to it, or it was exchanged")),
+        let track = self.recorder.track(place.track).await?;
+        let possible = writing.stable..=self.image.blocks;
+        match Some(track.recorded())
+            .filter(|at| track.first == place.first && possible.contains(at))
+        {
+            Some(at) => Ok(at),
+            None => Err(Halt::Failed(
+                Failure::new("the disc is not as it was left")
+                    .because("another program has written to it, or it was exchanged"),
+            )),
         }
     }
 
-    /// Refuses to go on where the disc does not hold what was written to it last: another one may have been put in. Of one
-    /// that is written over from its front on again, that is the front, or nothing.
-    async fn check_same(&self, image: &Image, place: Place, at: u32) -> Outcome {
-        let (from, count) = match at {
-            0 if place.kind != Kind::Overwritable => return Ok(()),
-            0 => (0, PIECE_BLOCKS.min(image.blocks)),
-            at => (at - PIECE_BLOCKS.min(at), PIECE_BLOCKS.min(at)),
+    /// Refuses to go on where another disc may be in the drive: it must be the one that is known, or hold what was written
+    /// to it last; where anything may be written over, all of that.
+    async fn check_same(&self, place: Place, at: u32) -> Result<(), Halt> {
+        let id = match place.id {
+            Some(_) => self.recorder.disc_info().await?.id,
+            None => None,
         };
-        let blocks = Blocks { lba: u64::from(place.first + from), count };
-        let read = Command::read_10(blocks, BLOCK_SIZE);
-        let read = read.unwrap_or_else(|| Command::read(blocks, BLOCK_SIZE));
-        let found = self.ask(read).await?;
-        let is_blank = at == 0 && found.iter().all(|byte| *byte == 0);
-        match is_blank || found == image.read(from, count)? {
-            true => Ok(()),
-            false => Err(Failure::new("the disc does not hold what was written to it last")
-                .because("another one may be in the drive")
-                .hint("nothing more was written: put the right one in, and look at both")),
-        }
-    }
-
-    async fn connect_again(&mut self) -> Outcome {
-        connect_again(&mut *self.unit, self.limit).await?;
-        print_error(&"longhaul: connected again; going on where the disc is");
-        let _ = self.unit.ask(Command::prevent_removal(true), Bytes::new()).await;
-        Ok(())
-    }
-
-    /// Closes the track and the session.
-    async fn close(&mut self, place: Place, multi: bool) -> Outcome {
-        let functions: &[_] = match (place.kind, multi) {
-            (Kind::Overwritable, _) => return Ok(()),
-            // Of a CD the write parameters say whether it is the last session.
-            (Kind::Cd, _) | (Kind::Sequential, true) => {
-                &[CloseFunction::Track, CloseFunction::Session]
+        let (from, end) = match place.kind {
+            _ if id != place.id => return Err(exchanged("it is told from that by its number")),
+            Kind::Overwritable if id.is_none() => (0, at.max(PIECE_BLOCKS.min(self.image.blocks))),
+            _ => (at - PIECE_BLOCKS.min(at), at),
+        };
+        for first in (from..end).step_by(PIECE_BLOCKS as usize) {
+            let count = PIECE_BLOCKS.min(end - first);
+            let found = self.recorder.ask(read(place.first + first, count), Bytes::new()).await?;
+            // Nothing was made stable yet.
+            let is_blank = at == 0 && found.iter().all(|byte| *byte == 0);
+            if !is_blank && found != self.image.read(first, count).map_err(Halt::Failed)? {
+                return Err(exchanged("it does not hold what was written last"));
             }
-            (Kind::Sequential, false) => &[CloseFunction::Track, CloseFunction::Finalize],
-        };
-        for function in functions {
-            let closed = self.ask(Command::close(*function, place.track)).await;
-            closed.map_err(|why| why.within("all was written, but the disc cannot be closed"))?;
         }
         Ok(())
     }
 
-    /// Reads the disc, and compares it with the image.
-    async fn verify(&self, image: &Image, place: Place) -> Outcome {
-        let progress = Progress::new("comparing", image.size, false);
-        let mut at = 0;
-        while at < image.blocks {
-            let count = PIECE_BLOCKS.min(image.blocks - at);
-            let blocks = Blocks { lba: u64::from(place.first + at), count };
-            let read = Command::read_10(blocks, BLOCK_SIZE);
-            let read = read.unwrap_or_else(|| Command::read(blocks, BLOCK_SIZE));
-            let found = self.unit.ask(read, Bytes::new()).await;
-            let found = found.or_fail(|| format!("block {} cannot be read back", blocks.lba))?;
-            if found != image.read(at, count)? {
+    /// Closes the track and the session, over lost connections.
+    async fn close(&mut self, place: Place, multi: bool) -> Outcome {
+        let kind = place.kind;
+        if kind == Kind::Overwritable {
+            *self.reached = Reached::Closed;
+            return Ok(());
+        }
+        let mut tries = 0;
+        while let Err(halt) = self.close_once(place, multi, tries).await {
+            tries += 1;
+            self.overcome(halt, tries, (kind, multi)).await?;
+        }
+        *self.reached = Reached::Closed;
+        Ok(())
+    }
+
+    async fn close_once(&self, place: Place, multi: bool, tries: u32) -> Result<(), Halt> {
+        if tries > 0 {
+            self.recorder.check_exchange().await?;
+            self.check_same(place, self.image.blocks).await?;
+            let info = self.recorder.disc_info().await?;
+            if info.status == DiscStatus::Complete || info.closed_sessions > place.closed_sessions {
+                return Ok(());
+            }
+        }
+        self.recorder.close(place.kind, Some(place.track), multi).await
+    }
+
+    /// Reads what the disc holds of the first blocks of the image, and compares, over lost connections.
+    async fn compare(&mut self, place: Place, what: &'static str, blocks: u32) -> Outcome {
+        let progress = Progress::new(what, self.image.bytes(blocks), false);
+        let (mut at, mut tries) = (0, 0);
+        while at < blocks {
+            let count = PIECE_BLOCKS.min(blocks - at);
+            let first = place.first + at;
+            let found = match self.recorder.ask(read(first, count), Bytes::new()).await {
+                Ok(found) => found,
+                Err(halt) => {
+                    tries += 1;
+                    let over = self.overcome(halt, tries, (place.kind, true)).await;
+                    over.map_err(|why| why.within(&format!("block {first} cannot be read back")))?;
+                    continue;
+                }
+            };
+            if found != self.image.read(at, count)? {
                 return Err(Failure::new(format!(
-                    "the disc differs from the image in the {count} blocks from {} on",
-                    blocks.lba
+                    "the disc differs from the image in the {count} blocks from {first} on"
                 )));
             }
             at += count;
-            progress.advance(u64::from(count) * u64::from(BLOCK_SIZE));
+            tries = 0;
+            progress.advance(self.image.bytes(at) - self.image.bytes(at - count));
         }
         Ok(())
     }
+}
+
+/// Writes on their way.
+struct UnderWay {
+    answers: FuturesUnordered<Pending<'static, (Range<u32>, Result<Executed, Lost>)>>,
+    /// The blocks of the image of those that ended before one that was sent earlier.
+    ahead: BTreeMap<u32, u32>,
+    /// Up to here all have ended.
+    at: u32,
+}
+
+impl UnderWay {
+    fn from(at: u32) -> Self {
+        Self { answers: FuturesUnordered::new(), ahead: BTreeMap::new(), at }
+    }
+
+    fn push(&self, blocks: Range<u32>, answer: Answer) {
+        self.answers.push(Box::pin(async move { (blocks, answer.await) }));
+    }
+
+    /// Waits until one of them has ended; up to where the image is written then.
+    async fn next(&mut self, unit: &dyn RawUnit) -> Result<u32, Halt> {
+        if let Some((blocks, ended)) = answer(unit, self.answers.next()).await? {
+            if let Err(halt) = check(ended) {
+                return Err(self.drained(unit, halt).await);
+            }
+            self.ahead.insert(blocks.start, blocks.end);
+        }
+        while let Some(end) = self.ahead.remove(&self.at) {
+            self.at = end;
+        }
+        Ok(self.at)
+    }
+
+    /// What was behind one that failed must have been refused before anything is tried again, and may say more.
+    async fn drained(&mut self, unit: &dyn RawUnit, mut halt: Halt) -> Halt {
+        while matches!(halt, Halt::Refused(_)) {
+            match answer(unit, self.answers.next()).await {
+                Ok(None) => break,
+                Ok(Some((_, ended))) => match check(ended) {
+                    Ok(()) | Err(Halt::Refused(_)) => {}
+                    Err(more) => halt = more,
+                },
+                Err(none) => return none.into(),
+            }
+        }
+        halt
+    }
+}
+
+fn exchanged(why: &str) -> Halt {
+    Halt::Failed(
+        Failure::new("the disc in the drive is not the one that was begun")
+            .because(why.to_owned())
+            .hint("nothing more was written: put the right one in, and look at both"),
+    )
+}
+
+/// A disc that is written over has one session.
+fn refuse_sessions(args: &BurnArgs) -> Outcome {
+    let given = [("--append", args.append), ("--multi", args.multi), ("--continue", args.go_on)];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Failure::usage(format!("{option} is for a CD-R or BD-R"))
+            .because("the disc in the drive is one that is written over, and has no sessions")
+            .hint("--force writes over what it holds")),
+    }
+}
+
+fn write(first: u32, count: u32) -> Command {
+    let blocks = Blocks { lba: first.into(), count };
+    let write = Command::write_10(blocks, BLOCK_SIZE, false);
+    write.unwrap_or_else(|| Command::write(blocks, BLOCK_SIZE, false))
 }
 
 /// How far the image is written, in its blocks.
@@ -471,27 +511,15 @@ struct Writing {
     stable: u32,
     /// Up to here it was shown.
     shown: u32,
+    /// It is known where the disc is written next.
+    is_sure: bool,
 }
 
 impl Writing {
     fn show(&mut self, progress: &Progress, image: &Image) {
         if self.at > self.shown {
-            let bytes = |blocks| (u64::from(blocks) * u64::from(BLOCK_SIZE)).min(image.size);
-            progress.advance(bytes(self.at) - bytes(self.shown));
+            progress.advance(image.bytes(self.at) - image.bytes(self.shown));
             self.shown = self.at;
-        }
-    }
-}
-
-fn check(answer: Result<Executed, Lost>) -> Result<(), Halt> {
-    match answer {
-        Err(lost) => Err(Halt::Lost(lost)),
-        Ok(Err(why)) => Err(Halt::Refused(Failure::new("a write has no status").because(why))),
-        Ok(Ok(done)) if done.status == Status::Good => Ok(()),
-        Ok(Ok(done)) => {
-            let sense = Sense::parse(&done.sense);
-            let why = sense.map_or_else(|| format!("{:?}", done.status), |sense| sense.to_string());
-            Err(Halt::Refused(Failure::new("the drive refuses a write").because(why)))
         }
     }
 }

@@ -4,17 +4,19 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::scsi::unit::optical::{DiscStatus, DiscType};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use super::live::{Live, OpenVolume};
 use super::{open_one, served_before};
 use crate::chain::Chain;
-use crate::command::media::{Drive, Listed, Request};
-use crate::config::{BlankDisc, Served, idle_blank};
+use crate::command::media::{Drive, Listed, Made, Recordable, RecordedState, Request};
+use crate::config::Served;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::served_volumes::OnExchange;
+use crate::size::Size;
 use crate::stop::Stopper;
 use crate::target::lun::ExchangeError;
 use crate::uri::Location;
@@ -40,8 +42,8 @@ impl Live {
                 let listed = Listed { drives: self.drives(), changers: self.changers() };
                 serde_json::to_string(&listed).or_fail(|| "cannot list the drives".to_owned())
             }
-            Request::Load { drive, disc, blank, force } => {
-                self.load(&drive, disc, blank, force).await
+            Request::Load { drive, disc, made, force } => {
+                self.load(&drive, disc, made, force).await
             }
             Request::Eject { drive, force } => self.eject(&drive, force).await,
             Request::Changer { changer, action, force } => {
@@ -64,6 +66,7 @@ impl Live {
                 ready: disk.has_medium(),
                 locked: disk.is_locked(),
                 write_once: disk.is_write_once(),
+                recordable: disk.recordable_disc().map(recordable),
             })
         };
         self.volumes().iter().filter_map(drive).collect()
@@ -73,7 +76,7 @@ impl Live {
         &mut self,
         name: &str,
         disc: PathBuf,
-        blank: Option<BlankDisc>,
+        made: Made,
         force: bool,
     ) -> Outcome<String> {
         let shown = disc.shown().to_string();
@@ -94,10 +97,8 @@ impl Live {
                         )));
                 }
                 let mut volume = self.drive(name, Some(disc))?;
-                volume.blank = blank;
-                if let Some(why) = idle_blank(&volume.uri, blank) {
-                    return Err(Failure::usage(why));
-                }
+                (volume.blank, volume.size) = (made.blank, made.size.map(Size));
+                refuse_idle(&volume)?;
                 let exchanged = self.exchange_for(name, &volume, force).await;
                 exchanged.map_err(|why| why.explain(name))?;
             }
@@ -237,6 +238,16 @@ impl Live {
     }
 }
 
+/// Refuses to make what does not go into a drive.
+fn refuse_idle(Served { name, uri, blank, size, .. }: &Served) -> Outcome {
+    let why = match (uri.is_tape(), blank, size) {
+        (true, Some(_), _) => "--blank is for discs",
+        (false, _, Some(_)) => "--size is for tapes",
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(why).because(format!("{name} is another drive")))
+}
+
 /// Why what is in a drive was not exchanged.
 #[derive(Debug)]
 pub(super) enum NotExchanged {
@@ -289,6 +300,17 @@ pub(super) fn disc_identity(drive: &str, chain: &Chain) -> String {
     }
     let digest = hash.finalize();
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A disc that can be written, and what has been recorded on it.
+fn recordable((disc, status): (DiscType, Option<DiscStatus>)) -> Recordable {
+    let state = status.map(|status| match status {
+        _ if !disc.is_sequential() => RecordedState::Rewritable,
+        DiscStatus::Blank => RecordedState::Blank,
+        DiscStatus::Appendable => RecordedState::Appendable,
+        DiscStatus::Complete => RecordedState::Complete,
+    });
+    Recordable { disc: disc.name().to_owned(), state }
 }
 
 /// Lets go of the image that was in a drive.

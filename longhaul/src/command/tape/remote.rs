@@ -16,7 +16,7 @@ use super::encryption::{DecryptArgs, Decryption, EncryptArgs, FileContents, NewF
 use super::stream::Link;
 use crate::chain::UnitOptions;
 use crate::command::options::{LoginArgs, OutageArgs, WriterArgs};
-use crate::command::output::{is_stream, not_written, output};
+use crate::command::output::{Output, is_stream, not_written};
 use crate::command::{named, say_done, stop_on_signals, unless_stopped};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -160,7 +160,7 @@ pub(super) struct WriteArgs {
 /// Writes the file under the head to a file or to standard output.
 pub(super) async fn read(args: ReadArgs) -> Outcome {
     let stop = stop_on_signals()?;
-    let mut out = output(&args.to)?;
+    let mut out = Output::to(&args.to)?;
     let (uri, start) = (&args.drive.uri, args.drive.start());
     let mut decryption = Decryption::new(args.decrypt.clone(), format!("the tape in {uri}"));
     let read = args.drive.with_drive(&stop, true, async |drive: &mut Drive, limit| {
@@ -171,12 +171,16 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
         drive.prepare(fixed).await?;
         let at = drive.go_to(start).await?;
         let read = Read::new(drive.settings.clone(), at.object);
-        copy_out(&mut Link::new(drive, limit), read, decryption.file(), &mut *out).await
+        copy_out(&mut Link::new(drive, limit), read, decryption.file(), &mut out).await
     });
-    let (bytes, end) = read.await.map_err(|why| why.within(&format!("cannot read {uri}")))?;
+    let (bytes, end) = match read.await {
+        Ok(read) => read,
+        Err(why) => return Err(out.fail(why.within(&format!("cannot read {uri}")))),
+    };
     if bytes == 0 && end == End::Data {
         return Err(Failure::new(format!("cannot read {uri}")).because("nothing is recorded there"));
     }
+    out.finish()?;
     match is_stream(&args.to) {
         true => Ok(()),
         false => say_done(&format!("{}: {}", args.to.shown(), Size(bytes))),
@@ -209,7 +213,6 @@ async fn copy_out(
             let finished = file.finish(&mut plain);
             bytes += write_out(plain, out)?;
             finished.map_err(|why| unusable(why, bytes))?;
-            block_in_place(|| out.flush()).map_err(not_written)?;
             return Ok((bytes, end));
         }
         if let Some(answer) = link.answer().await {

@@ -6,7 +6,7 @@ use proto::scsi::tape_stream::{Answer, Request, Stream};
 use tokio::time::sleep;
 
 use super::drive::Drive;
-use crate::command::lost_unit::{WAIT_MAX, connect_again};
+use crate::command::lost_unit::{NoAnswer, WAIT_MAX, answer, connect_again};
 use crate::failure::{Outcome, print_error};
 use crate::reconnect_limit::ReconnectLimit;
 use crate::store::scsi::{Completion, Executed, Lost, Pending};
@@ -42,19 +42,24 @@ impl<'d> Link<'d> {
         self.answers.is_empty()
     }
 
-    /// Waits for an answer, and hands it to the stream.
-    pub(super) async fn answer(&mut self) -> Option<(u64, Result<Executed, Lost>)> {
-        self.answers.next().await
+    /// Waits for an answer; why there will be none, if nothing is under way or all of that is aborted.
+    pub(super) async fn answer(&mut self) -> Option<Result<(u64, Executed), NoAnswer>> {
+        match answer(&*self.drive.unit, self.answers.next()).await {
+            Ok(Some((ticket, Ok(ended)))) => Some(Ok((ticket, ended))),
+            Ok(Some((_, Err(lost)))) => Some(Err(NoAnswer::Lost(lost))),
+            Ok(None) => None,
+            Err(none) => Some(Err(none)),
+        }
     }
 
     /// Hands an answer, and those that are there too, to the stream.
     pub(super) async fn take(
         &mut self,
         stream: &mut impl Stream,
-        (ticket, ended): (u64, Result<Executed, Lost>),
+        answer: Result<(u64, Executed), NoAnswer>,
     ) -> Outcome {
-        match ended {
-            Ok(Ok(Completion { status, data, sense, residual })) => {
+        match answer {
+            Ok((ticket, Ok(Completion { status, data, sense, residual }))) => {
                 let sense = Sense::parse(&sense);
                 stream.answered(ticket, Answer { status, sense, data, residual });
                 if stream.has_orphans() {
@@ -64,11 +69,15 @@ impl<'d> Link<'d> {
                 Ok(())
             }
             // Nobody knows what has become of it: it is treated like one of a session that is gone.
-            Ok(Err(why)) => {
+            Ok((_, Err(why))) => {
                 tracing::warn!(%why, "a command has no status: connecting again");
                 self.connect_again(stream).await
             }
-            Err(lost) => self.lost(stream, &lost).await,
+            Err(NoAnswer::Lost(lost)) => self.lost(stream, &lost).await,
+            Err(NoAnswer::Aborted) => {
+                tracing::warn!("the drive was reset: connecting again");
+                self.connect_again(stream).await
+            }
         }
     }
 

@@ -3,9 +3,11 @@
 use bytes::Bytes;
 use proto::scsi::Status;
 use proto::scsi::capacity::Capacity;
+use proto::scsi::command::optical::DiscInfo;
 use proto::scsi::command::{Command, Mode, vital_pages};
 use proto::scsi::device_type::DeviceType;
 use proto::scsi::inquiry::{self, BlockLimits, Provisioning, Standard, page};
+use proto::scsi::unit::optical::DiscStatus;
 
 use super::session::Session;
 use super::unit::{Unit, UnitError};
@@ -89,6 +91,12 @@ impl Device {
         let capacity = capacity?;
         if capacity.blocks == 0 {
             return Err(DeviceError::NotADisk("is empty"));
+        }
+        // Of a disc on which nothing is recorded drives tell the size in different ways, but not that it has many blocks.
+        if is_drive && capacity.blocks == 1 && is_blank(unit).await? {
+            return Err(DeviceError::NotADisk(
+                "is a drive with a blank disc, which `longhaul cd burn` writes",
+            ));
         }
         // A device that has no such page has no pages.
         let pages = answered(pages)?.and_then(|pages| vital_pages(&pages).ok());
@@ -189,6 +197,13 @@ pub(super) async fn capacity<S: Session>(unit: &Unit<S>) -> Result<Capacity, Dev
     let bytes = unit.ask(Command::read_capacity_10()).await?;
     let capacity = Capacity::parse_10(&bytes).map_err(wrong)?;
     capacity.ok_or(DeviceError::NotADisk("is too large for the commands it knows"))
+}
+
+/// Whether nothing is recorded on the disc in a drive.
+async fn is_blank<S: Session>(unit: &Unit<S>) -> Result<bool, UnitError> {
+    let info = answered(unit.ask(Command::read_disc_information()).await)?;
+    let info = info.and_then(|info| DiscInfo::parse(&info).ok());
+    Ok(info.is_some_and(|info| info.status == DiscStatus::Blank))
 }
 
 /// The caching page. A device that has none is taken to have a cache: flushing one that is not there

@@ -23,6 +23,7 @@ mod sanitize;
 mod shared;
 mod tape;
 mod third_party;
+mod unaware;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -54,6 +55,7 @@ pub use self::reserved::{LoadError, StoredReservations};
 use self::sanitize::Progress;
 use self::tape::LoadedTape;
 use self::third_party::ThirdParty;
+use self::unaware::Unaware;
 use super::medium_lock::MediumLock;
 use super::{
     Answer, Command, Initiator, LogicalUnit, MediaChanger, MediumPermit, Nexus, TRANSFER_MAX,
@@ -113,6 +115,8 @@ struct State {
     /// The device, if one is passed through.
     passed: Option<Arc<PassThroughDevice>>,
     preventing: RemovalPrevention,
+    /// Who has not looked at the drive since the medium was exchanged.
+    unaware: Unaware,
     /// What GET EVENT STATUS NOTIFICATION tells of the medium of an optical drive.
     media_events: Mutex<MediaEvents<Nexus>>,
     /// Counts the media that have been in the drive. Views of an earlier one are out of date.
@@ -161,6 +165,7 @@ impl Disk {
             changer,
             passed,
             preventing: RemovalPrevention::default(),
+            unaware: Unaware::default(),
             media_events: Mutex::default(),
             generation: AtomicU64::new(0),
             stopping: Arc::default(),
@@ -366,6 +371,7 @@ impl LogicalUnit for Disk {
         self.core.prevent(nexus, false);
         self.core.follow_prevention();
         self.core.tape.iter().for_each(|tape| tape.forget(nexus));
+        self.core.state.unaware.forget(nexus);
         self.core.media_events().detach(nexus);
         self.core.state.copies.forget(nexus);
         self.core.attend(|attentions| attentions.detach(nexus));

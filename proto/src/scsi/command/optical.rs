@@ -54,7 +54,7 @@ impl Command {
     }
 
     /// READ TRACK INFORMATION of the track of this number, or of the one that is open or can be begun: FFh on a CD. Read the
-    /// answer with [`OpenTrack::parse`].
+    /// answer with [`TrackInfo::parse`].
     #[must_use]
     pub fn read_track_information(number: u8) -> Self {
         const WHOLE: u8 = 48;
@@ -100,16 +100,24 @@ pub struct DiscInfo {
     pub is_erasable: bool,
     /// How many sessions are closed.
     pub closed_sessions: u8,
+    /// Something is in the last session, and it is not closed.
+    pub is_session_open: bool,
     /// The last track, the one that can be begun among them.
     pub last_track: u8,
+    /// What tells the disc from others, if anything does.
+    pub id: Option<u32>,
 }
 
 impl DiscInfo {
     /// Reads it.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const ERASABLE: u8 = 0x10;
+        const INCOMPLETE_SESSION: u8 = 0b01 << 2;
+        const DID_V: u8 = 0x80;
         let mut reader = Reader::new(bytes);
         let [_, _, states, _first, sessions, _first_of_last, last_track] = reader.array()?;
+        let [valid, _disc_type, _, _, _] = reader.array()?;
+        let id = Some(reader.u32()?).filter(|_| valid & DID_V != 0);
         let status = match states & 0x03 {
             0b00 => DiscStatus::Blank,
             0b01 => DiscStatus::Appendable,
@@ -119,31 +127,54 @@ impl DiscInfo {
         let closed_sessions =
             if status == DiscStatus::Complete { sessions } else { sessions.saturating_sub(1) };
         let is_erasable = states & ERASABLE != 0;
-        Ok(Self { status, is_erasable, closed_sessions, last_track })
+        let is_session_open = states & 0x0C == INCOMPLETE_SESSION;
+        Ok(Self { status, is_erasable, closed_sessions, is_session_open, last_track, id })
     }
 }
 
-/// What READ TRACK INFORMATION tells of a track that is written (MMC-6, 6.26.3).
+/// What READ TRACK INFORMATION tells of a track (MMC-6, 6.26.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenTrack {
+pub struct TrackInfo {
     /// Its number.
     pub number: u8,
+    /// The session that it is in.
+    pub session: u8,
+    /// It holds data, and no sound.
+    pub is_data: bool,
     /// Its first block.
     pub first: u32,
     /// The block that is written next, if one can be.
     pub next: Option<u32>,
     /// How many can be written.
     pub free: u32,
+    /// How many it has, with those that can be written.
+    pub size: u32,
 }
 
-impl OpenTrack {
+impl TrackInfo {
     /// Reads it.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        const DATA: u8 = 0x04;
         const NWA_V: u8 = 0x01;
         let mut reader = Reader::new(bytes);
-        let [_, _, number, _, _, _, _, valid] = reader.array()?;
+        let [_, _, number, session, _, mode, _, valid] = reader.array()?;
         let (first, next, free) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        Ok(Self { number, first, next: (valid & NWA_V != 0).then_some(next), free })
+        let (_packet_size, size) = (reader.u32()?, reader.u32()?);
+        let next = (valid & NWA_V != 0).then_some(next);
+        Ok(Self { number, session, is_data: mode & DATA != 0, first, next, free, size })
+    }
+
+    /// How many blocks are recorded on it.
+    #[must_use]
+    pub const fn recorded(&self) -> u32 {
+        match self.next {
+            None => self.size,
+            // A session at once begins with a pre-gap, in front of its first block (MMC-6, 6.26.3.14).
+            Some(next) => match next.checked_sub(self.first) {
+                Some(recorded) if recorded <= self.size => recorded,
+                _ => 0,
+            },
+        }
     }
 }
 
@@ -236,7 +267,7 @@ mod tests {
         #[test]
         fn hostile_answers_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let _ = Toc::parse(&bytes);
-            let _ = (current_profile(&bytes), DiscInfo::parse(&bytes), OpenTrack::parse(&bytes));
+            let _ = (current_profile(&bytes), DiscInfo::parse(&bytes), TrackInfo::parse(&bytes));
             let _ = WriteParameters::parse(&bytes).and_then(|page| page.select(true).map(drop));
         }
     }

@@ -111,6 +111,10 @@ impl Core {
             .peers()
             .find(|peer| peer.unit.identity().is_designated(target.header, &target.designator))
             .ok_or(copy::unreachable())?;
+        // What may be written to a disc or a tape depends on what is on it.
+        if unit.unit.medium().device != DeviceType::Disk || unit.state.passed.is_some() {
+            return Err(INCORRECT_DEVICE_TYPE);
+        }
         if target.block_size != 0 && target.block_size != unit.unit.block_size() {
             return Err(Sense::illegal(Additional::INVALID_FIELD_IN_PARAMETER_LIST));
         }
@@ -196,6 +200,10 @@ impl CopyEnd {
         unit.flush_if_uncached(switches).await.map(|()| data)
     }
 }
+
+/// A copy is from disk to disk.
+const INCORRECT_DEVICE_TYPE: Sense =
+    Sense::new(Key::CopyAborted, Additional::INCORRECT_COPY_TARGET_DEVICE_TYPE);
 
 /// SPC-4, 7.8.17.10: DATA SEGMENT GRANULARITY, here that of the unit that is written.
 const NOT_WHOLE_BLOCKS: Sense =

@@ -12,16 +12,17 @@ use proto::scsi::mode::Switches;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::optical::cue_sheet::{self, behind_pregap};
 use proto::scsi::unit::optical::events::MediaEvent;
+use proto::scsi::unit::optical::{Disc, DiscStatus, DiscType};
 use proto::scsi::unit::{MediumOp, Step, UnitOp};
 use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
 use tokio::sync::Mutex;
-use volume::Volume;
+use volume::{Durability, Space, Span, Volume};
 
 use super::super::answer::Abort;
 use super::super::fault::{Fault, INTERNAL};
 use super::super::{Command, Nexus, Response, data};
-use super::Core;
 use super::execute::check_data_out;
+use super::{Core, Disk};
 use crate::recorded_disc::RecordedDisc;
 
 /// The disc in a drive. All views of it share what has been recorded.
@@ -52,6 +53,16 @@ impl LoadedDisc {
 
     pub(super) async fn settle(&self, volume: &dyn Volume) -> volume::Result<()> {
         self.0.lock().await.settle(volume).await
+    }
+}
+
+impl Disk {
+    /// The disc in the drive, if that can be written, and what has been recorded on it, unless a command is just at it.
+    #[must_use]
+    pub fn recordable_disc(&self) -> Option<(DiscType, Option<DiscStatus>)> {
+        let disc = self.core.unit.medium().recordable?;
+        let recorded = self.core.disc.as_ref()?.0.try_lock().ok();
+        Some((disc, recorded.map(|recorded| recorded.of.disc.status())))
     }
 }
 
@@ -112,6 +123,11 @@ impl Core {
             _ => Some(self.enter(abort).await?),
         };
         let mut recorded = abort.unless(disc.0.lock()).await?;
+        // A cue sheet counts as long as sessions are to be written at once: not behind a reset.
+        if !switches.session_at_once && recorded.of.disc.is_at_once_and_blank() {
+            recorded.of.disc.forget_at_once();
+            recorded.is_written_down = false;
+        }
         match self.unit.plan_on_disc(parsed, switches, &recorded.of.disc)? {
             Step::Reply(data) => return Ok(vec![data.into()]),
             Step::Medium(MediumOp::Read(blocks)) => {
@@ -145,7 +161,10 @@ impl Core {
                 return Err(INTERNAL.into());
             }
         }
-        Ok(Vec::new())
+        drop(recorded);
+        self.flush_if_uncached(switches).await?;
+        // What was done too late is not answered: another gateway may have changed the medium since.
+        self.refuse_without_permit().map(|()| Vec::new())
     }
 
     /// Writes blocks, and counts those that were.
@@ -192,6 +211,9 @@ impl Core {
         function: CloseFunction,
     ) -> Result<(), Fault> {
         let before = recorded.of.disc.clone();
+        if function != CloseFunction::StopFormatting {
+            self.zero_unwritten(&before).await?;
+        }
         let disc = &mut recorded.of.disc;
         match function {
             CloseFunction::StopFormatting => {}
@@ -217,6 +239,15 @@ impl Core {
         Ok(())
     }
 
+    /// What is reserved and was not written may hold what a crash has left of writes that do not count.
+    async fn zero_unwritten(&self, disc: &Disc) -> Result<(), Fault> {
+        let Some(Blocks { lba, count }) = disc.unwritten() else { return Ok(()) };
+        let size = u64::from(self.unit.block_size());
+        let span = Span::new(lba * size, u64::from(count) * size);
+        let zeroed = self.volume.write_zeroes(span, Durability::Volatile, Space::Release).await;
+        zeroed.map_err(|error| self.fault(&error, None))
+    }
+
     async fn settle_disc(&self, recorded: &mut Recorded) -> Result<(), Fault> {
         recorded.settle(&*self.volume).await.map_err(|error| self.fault(&error, None))
     }
@@ -226,15 +257,15 @@ impl Core {
 mod tests {
     use proto::scsi::DeviceType;
     use proto::scsi::sense::Key;
-    use proto::scsi::unit::optical::{BLOCK_SIZE, Disc, DiscType};
+    use proto::scsi::unit::optical::BLOCK_SIZE;
     use volume::store::faulty::Faulty;
     use volume::store::memory::Memory;
     use volume::{Kind, Verb};
 
     use super::super::super::LogicalUnit as _;
     use super::super::super::test_initiator::TestInitiator;
+    use super::super::Options;
     use super::super::tests::*;
-    use super::super::{Disk, Options};
     use super::*;
     use crate::recorded_disc::RECORD_BLOCKS;
 
@@ -411,5 +442,42 @@ mod tests {
         third.core.attend(|attentions| attentions.take(ME));
         assert_eq!(sense(&write(&third, 0, 4, 1).await).key, Key::DataProtect);
         assert_eq!(good(run(&third, &profile, Vec::new()).await)[7], 0x08);
+    }
+
+    /// Many writes may be under way when a disc is exchanged: one of them is told of it, and none is for the new one.
+    #[tokio::test]
+    async fn writes_that_were_sent_for_another_disc_do_not_reach_this_one() {
+        let (volume, disc) = blank(DiscType::DvdPlusRw).await;
+        let first = drive(&volume, disc);
+        assert_eq!(write(&first, 0, 1, 8).await.status, Status::Good);
+        let (other, _) = blank(DiscType::DvdPlusRw).await;
+        let second = first.exchange(Arc::clone(&other) as _, "two".into(), false).await.unwrap();
+        let told = sense(&write(&second, 8, 1, 8).await);
+        assert_eq!((told.key, told.additional.code), (Key::UnitAttention, 0x28));
+        for lba in [16, 24] {
+            let refused = sense(&write(&second, lba, 1, 8).await);
+            assert_eq!((refused.key, refused.additional.code), (Key::AbortedCommand, 0x28));
+        }
+        let front = other.read(Span::new(0, 32 * 2048)).await.unwrap();
+        assert!(front.iter().all(|byte| *byte == 0));
+        good(run(&second, &TEST_UNIT_READY, Vec::new()).await);
+        assert_eq!(write(&second, 0, 1, 8).await.status, Status::Good);
+    }
+
+    /// What a crash has left there of writes that do not count is not part of the track.
+    #[tokio::test]
+    async fn what_was_reserved_and_not_written_is_zeroes() {
+        let (volume, disc) = blank(DiscType::BdR).await;
+        let old = Bytes::from(vec![7; 64 * 2048]);
+        volume.write(0, old, Durability::Volatile).await.unwrap();
+        let drive = drive(&volume, disc);
+        let reserve = [0x53, 0, 0, 0, 0, 0, 0, 0, 64, 0];
+        good(run(&drive, &reserve, Vec::new()).await);
+        assert_eq!(write(&drive, 0, 1, 8).await.status, Status::Good);
+        good(run(&drive, &[0x5B, 0, 1, 0, 0, 1, 0, 0, 0, 0], Vec::new()).await);
+        let read = volume.read(Span::new(0, 64 * 2048)).await.unwrap();
+        assert!(read[..8 * 2048].iter().all(|byte| *byte == 1));
+        assert!(read[8 * 2048..].iter().all(|byte| *byte == 0));
+        assert_eq!(recorded(&volume).await.disc.tracks()[0].end, 64);
     }
 }

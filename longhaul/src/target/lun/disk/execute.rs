@@ -97,7 +97,14 @@ impl Core {
         if parsed.cdb.is_ok() {
             self.state.reserved.check(nexus, parsed.traits.class)?;
         }
-        self.reported(nexus, parsed).map_or(Ok(()), |attention| Err(attention.into()))
+        let (unaware, device) = (&self.state.unaware, self.unit.medium().device);
+        match self.reported(nexus, parsed) {
+            None => Ok(unaware.check(nexus, device, parsed)?),
+            Some(attention) => {
+                unaware.told(nexus, device, parsed, &attention);
+                Err(attention.into())
+            }
+        }
     }
 
     /// The same for a command that only tapes have: it may end with data and sense.

@@ -139,6 +139,8 @@ pub struct Disc {
     /// The session is written at once: it is closed when the last block that was reserved is written.
     is_at_once: bool,
     is_complete: bool,
+    /// What tells it from others; zero if nothing does.
+    id: u32,
 }
 
 impl Disc {
@@ -175,7 +177,20 @@ impl Disc {
             reserved: 0,
             is_at_once: false,
             is_complete: false,
+            id: 0,
         }
+    }
+
+    /// The same disc, which is told from others by `id`.
+    #[must_use]
+    pub fn with_id(self, id: u32) -> Self {
+        Self { id, ..self }
+    }
+
+    /// What tells it from others, if anything does.
+    #[must_use]
+    pub const fn id(&self) -> Option<u32> {
+        if self.id == 0 { None } else { Some(self.id) }
     }
 
     /// What it is.
@@ -348,8 +363,17 @@ impl Disc {
         (self.reserved, self.is_at_once) = (lead_out, true);
     }
 
-    pub(super) const fn is_at_once_and_blank(&self) -> bool {
+    /// A session is to be written at once, and nothing of it is written.
+    #[must_use]
+    pub const fn is_at_once_and_blank(&self) -> bool {
         self.is_at_once && self.tracks.is_empty()
+    }
+
+    /// Nothing that was described by a cue sheet will be written.
+    pub const fn forget_at_once(&mut self) {
+        if self.is_at_once_and_blank() {
+            (self.reserved, self.is_at_once) = (0, false);
+        }
     }
 
     /// All of a session that is written at once is written: it has to be closed.
@@ -358,13 +382,21 @@ impl Disc {
         self.is_at_once && self.open_track().is_some_and(|track| track.end == self.limit(0))
     }
 
-    /// Closes the track that is open. What was reserved and not written is recorded as zeroes.
+    /// What is reserved for the track that is open, and not written: it has to be zeroes before that is closed.
+    #[must_use]
+    pub fn unwritten(&self) -> Option<Blocks> {
+        let track = self.open_track().filter(|_| self.reserved > 0)?;
+        let count = self.limit(0).checked_sub(track.end).filter(|count| *count > 0)?;
+        Some(Blocks { lba: track.end.into(), count })
+    }
+
+    /// Closes the track that is open, with all that was reserved for it.
     pub fn close_track(&mut self) {
         let limit = self.limit(0);
         if let Some(track) = self.tracks.last_mut().filter(|track| !track.is_closed) {
             track.is_closed = true;
             if self.reserved > 0 {
-                track.end = limit;
+                track.end = limit.max(track.end);
             }
             (self.reserved, self.is_at_once) = (0, false);
         }
@@ -394,6 +426,7 @@ impl Disc {
             bytes.extend(track.end.to_be_bytes());
             bytes.push(track.is_closed.into());
         }
+        bytes.extend(self.id.to_be_bytes());
         bytes
     }
 
@@ -417,7 +450,10 @@ impl Disc {
             let [closed] = reader.array()?;
             tracks.push(Track { session, first, end, is_closed: closed != 0 });
         }
+        // The first discs had none.
+        let id = reader.u32().unwrap_or(0);
         Ok(Some(Self {
+            id,
             disc,
             blocks,
             tracks,
@@ -438,8 +474,10 @@ impl Disc {
             follows && track.end <= self.blocks && (track.is_closed || n == last)
         });
         let sessions = self.tracks.last().map_or(0, |track| track.session);
-        let are_counted = sessions == self.closed_sessions || sessions == self.closed_sessions + 1;
-        self.blocks > 0 && in_order && are_counted
+        let are_counted = [self.closed_sessions, self.closed_sessions.saturating_add(1)];
+        // Each has a track.
+        let are_possible = usize::from(self.closed_sessions) <= self.tracks.len();
+        self.blocks > 0 && in_order && are_counted.contains(&sessions) && are_possible
     }
 }
 
@@ -502,8 +540,9 @@ mod tests {
         assert_eq!(write(&mut disc, 0, 97), Err(Additional::END_OF_USER_AREA));
         assert_eq!(write(&mut disc, 0, 50), Ok(()));
         assert_eq!((disc.free(), disc.next_writable()), (46, Some(50)));
+        assert_eq!(disc.unwritten(), Some(Blocks { lba: 50, count: 46 }));
         disc.close_track();
-        assert!(can_read(&disc, 0, 96) && !can_read(&disc, 0, 97));
+        assert!(can_read(&disc, 0, 96) && !can_read(&disc, 0, 97) && disc.unwritten().is_none());
         assert_eq!((disc.next_writable(), disc.free()), (Some(96), 544));
         disc.reserve(32);
         assert_eq!(write(&mut disc, 96, 32), Ok(()));
@@ -528,6 +567,11 @@ mod tests {
         disc.close_session(true);
         assert_eq!((disc.status(), disc.end()), (DiscStatus::Complete, 96));
         assert!(disc.check_at_once(10).is_err() && !disc.is_at_its_end());
+        // As long as nothing is written of it, it can be another one.
+        let mut disc = Disc::blank(DiscType::CdR, 640);
+        disc.begin_at_once(96);
+        disc.forget_at_once();
+        assert_eq!(disc, Disc::blank(DiscType::CdR, 640));
     }
 
     #[test]
@@ -569,11 +613,14 @@ mod tests {
         write(&mut disc, 0, 10).unwrap();
         disc.close_session(false);
         let good = disc.emit();
-        for cut in 0..good.len() {
+        for cut in 0..good.len() - 4 {
             assert_eq!(Disc::parse(&good[..cut]), None, "{cut}");
         }
+        let named = disc.clone().with_id(7);
+        assert_eq!(Disc::parse(&named.emit()).and_then(|disc| disc.id()), Some(7));
+        assert_eq!(Disc::parse(&named.emit()[..good.len() - 4]), Some(disc.clone()));
         // Another disc type, a track that ends behind the disc, sessions that are not there.
-        for (at, byte) in [(0, 9), (20, 0xFF), (3, 7), (7, 0)] {
+        for (at, byte) in [(0, 9), (20, 0xFF), (3, 7), (2, 0xFF), (7, 0)] {
             let mut bad = good.clone();
             bad[at] = byte;
             if at == 7 {

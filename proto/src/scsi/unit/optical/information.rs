@@ -18,6 +18,7 @@ pub(super) fn mechanism(readiness: Readiness) -> Vec<u8> {
 pub(super) fn disc(disc: &Disc, kind: u8) -> Result<Vec<u8>, Sense> {
     const STANDARD: u8 = 0;
     const UNRESTRICTED: u8 = 0x20;
+    const DID_V: u8 = 0x80;
     if kind != STANDARD {
         return Err(Sense::invalid_cdb(1, Some(2)));
     }
@@ -34,8 +35,9 @@ pub(super) fn disc(disc: &Disc, kind: u8) -> Result<Vec<u8>, Sense> {
     let last = (tracks.len() + usize::from(begins_track(disc))).max(1) as u8;
     let first_of_last = (tracks.len() - of_last + 1) as u8;
     let mut bytes = vec![0, 32, states(disc), 1, sessions as u8, first_of_last, last];
-    bytes.extend([UNRESTRICTED | formatted, disc_type, 0, 0, 0]);
-    bytes.extend([0; 4]); // Disc Identification
+    let known = if disc.id().is_some() { DID_V } else { 0 };
+    bytes.extend([known | UNRESTRICTED | formatted, disc_type, 0, 0, 0]);
+    bytes.extend(disc.id().unwrap_or(0).to_be_bytes());
     bytes.extend(room(disc));
     bytes.extend([0; 10]); // Bar code, application code, OPC tables
     Ok(bytes)

@@ -179,6 +179,20 @@ fn unit_of_another_target_is_not_reached() {
     assert_eq!(read(&foreign, 0, 1), pattern(1, 9));
 }
 
+/// What may be written to a disc depends on what has been recorded on it.
+#[test]
+fn copy_from_or_to_what_is_no_disk_is_refused() {
+    let optical = Options { device: DeviceType::Optical, ..Options::default() };
+    let tape = Options { device: DeviceType::Tape, ..Options::default() };
+    let disks = disks([(BLOCK, Options::default()), (2048, optical), (BLOCK, tape)]);
+    let other = Sense::new(Key::CopyAborted, Additional::INCORRECT_COPY_TARGET_DEVICE_TYPE);
+    for drive in &disks[1..] {
+        for names in [[naa(drive), naa(&disks[0])], [naa(&disks[0]), naa(drive)]] {
+            assert_eq!(sense(&copy_as(&disks[0], ME, list(1, &names, (0, 0), 4))), other);
+        }
+    }
+}
+
 #[test]
 fn a_copy_may_do_what_its_initiator_may() {
     let read_only = Options { read_only: true, ..Options::default() };

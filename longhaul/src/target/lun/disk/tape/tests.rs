@@ -206,6 +206,11 @@ async fn exchanged_tape_is_another_one() {
     assert_eq!(run(&old, &READ_1000).status, Status::Busy);
     let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
     assert_eq!(sense_of(&run(&new, &READ_1000)), changed);
+    // What is behind it was sent for the old one.
+    let elsewhere = Sense::new(Key::AbortedCommand, Additional::SEQUENTIAL_POSITIONING_ERROR);
+    assert_eq!(sense_of(&run(&new, &READ_1000)), elsewhere);
+    assert_eq!(sense_of(&write(&new, 1, 300)), elsewhere);
+    good(&run(&new, &[0x00]));
     assert_eq!(sense_of(&run(&new, &READ_1000)), tape::end_of_data(1000));
     let empty = new.exchange(Arc::new(Memory::new(0, 512)), String::new(), false).await.unwrap();
     assert_eq!(sense_of(&run(&empty, &REWIND)), NO_TAPE);
@@ -245,6 +250,7 @@ fn reader_leaves_the_head_of_the_writer_where_it_is() {
     good(&write(&drive, 9, 100));
     let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
     assert_eq!(sense_of(&by_reader(&READ_1000)), changed);
+    good(&by_reader(&[0x00]));
     assert_eq!(by_reader(&READ_1000).data.concat(), vec![1; 300]);
     assert_eq!(by_reader(&READ_1000).data.concat(), vec![9; 100]);
     // One that is before it is not.

@@ -1,4 +1,4 @@
-//! The file that a copy makes: it has its name only once it is whole.
+//! A file that is made: it has its name only once it is whole.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -29,16 +29,21 @@ impl NewFile {
         let Some(path) = uri.file() else { return Ok(None) };
         refuse_directory(path, from).map_err(|why| why.within(&format!("cannot copy to {uri}")))?;
         let is_directory = path.as_os_str().as_bytes().ends_with(b"/");
-        let (false, false, Some(name)) = (path.exists(), is_directory, path.file_name()) else {
+        if path.exists() || is_directory || path.file_name().is_none() {
             return Ok(None);
-        };
+        }
+        Self::at(path).map(Some).map_err(|why| why.within(&format!("cannot copy to {uri}")))
+    }
+
+    /// The file at `path`, where none is.
+    pub(super) fn at(path: &Path) -> Outcome<Self> {
         if path.is_symlink() {
-            return Err(Failure::new(format!("cannot copy to {uri}"))
-                .because("it is a symbolic link to what does not exist")
+            return Err(Failure::new("it is a symbolic link to what does not exist")
                 .hint("name the file itself"));
         }
+        let name = path.file_name().ok_or_else(|| Failure::new("it names no file"))?;
         let part = path.with_file_name(temporary_name(name)?);
-        Ok(Some(Self { path: path.to_owned(), part }))
+        Ok(Self { path: path.to_owned(), part })
     }
 
     /// The path of the temporary file.

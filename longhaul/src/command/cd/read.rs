@@ -1,0 +1,187 @@
+//! `longhaul cd read`: what is on the disc in the drive of a server, as a file.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tokio::task::block_in_place;
+use volume::layer::pipeline::Settings;
+use volume::{Span, Volume};
+
+use super::toc::{Contents, TrackContents};
+use super::{DriveArgs, refuse_other};
+use crate::chain::{self, Chain, OpenOptions, open_unit};
+use crate::command::output::{Output, is_stream, not_written};
+use crate::command::{closing, say_done, stop_on_signals, unless_stopped};
+use crate::failure::{Failure, Outcome};
+use crate::printable::Shown as _;
+use crate::progress::Progress;
+use crate::size::Size;
+use crate::stop::Stop;
+use crate::uri::Uri;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ReadArgs {
+    #[command(flatten)]
+    drive: DriveArgs,
+    /// The file to write; standard output if it is `-`
+    #[arg(default_value = "-")]
+    to: PathBuf,
+    /// Read this track alone
+    #[arg(long, value_name = "N", conflicts_with = "session")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
+    track: Option<u8>,
+    /// Read this session alone, from its first track on
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
+    session: Option<u8>,
+}
+
+/// How much is read at once.
+const PIECE: u64 = 1 << 20;
+
+/// Writes a disc, track or session to a file or to standard output. What lies between tracks, and cannot be read, is zeroes
+/// there.
+pub(super) async fn run(args: ReadArgs) -> Outcome {
+    let stop = stop_on_signals()?;
+    let mut out = Output::to(&args.to)?;
+    let read = unless_stopped(&stop, read(&args, &stop, &mut out)).await;
+    let size = match read {
+        Ok(size) => size,
+        Err(why) => return Err(out.fail(why)),
+    };
+    out.finish()?;
+    match is_stream(&args.to) {
+        true => Ok(()),
+        false => say_done(&format!("{}: {}", args.to.shown(), Size(size))),
+    }
+}
+
+async fn read(args: &ReadArgs, stop: &Stop, out: &mut Output) -> Outcome<u64> {
+    let uri = &args.drive.uri;
+    let options = args.drive.options().await?;
+    let unit = open_unit(uri, &options).await?;
+    let contents = Contents::of(uri, &*unit).await;
+    unit.close().await;
+    let tracks = args.wanted(contents?.tracks)?;
+    let options = OpenOptions {
+        read_only: true,
+        existing_only: true,
+        login: options.login,
+        reconnect_limit: options.reconnect_limit,
+        pipeline: Some(Settings::default()),
+        stop: stop.clone(),
+        ..OpenOptions::default()
+    };
+    let chain = chain::open(uri, options).await?;
+    closing(chain, async |chain: &Chain| {
+        if let Some(target) = chain.probe().await? {
+            refuse_other(uri, target.device_type)?;
+        }
+        let volume = chain.volume();
+        Reading { uri, disc: &*volume, out }.tracks(&tracks, args.is_whole()).await
+    })
+    .await
+}
+
+impl ReadArgs {
+    const fn is_whole(&self) -> bool {
+        self.track.is_none() && self.session.is_none()
+    }
+
+    /// The tracks that are to be read.
+    fn wanted(&self, mut tracks: Vec<TrackContents>) -> Outcome<Vec<TrackContents>> {
+        let cannot = || Failure::new(format!("cannot read the disc in {}", self.drive.uri));
+        if tracks.is_empty() {
+            return Err(cannot().because("nothing is on it"));
+        }
+        if let Some(session) = self.session {
+            tracks.retain(|track| track.session == Some(session));
+        }
+        if let Some(number) = self.track {
+            tracks.retain(|track| track.number == number);
+        }
+        if tracks.is_empty() {
+            return Err(cannot()
+                .because("it has none of that number")
+                .hint("`cd toc` shows what it has"));
+        }
+        match tracks.iter().find(|track| !track.is_data()) {
+            Some(TrackContents { number, .. }) => Err(cannot()
+                .because(format!("track {number} is audio"))
+                .hint("--track reads one of data alone")),
+            None => Ok(tracks),
+        }
+    }
+}
+
+/// A disc on its way to a file.
+struct Reading<'a> {
+    uri: &'a Uri,
+    disc: &'a dyn Volume,
+    out: &'a mut Output,
+}
+
+impl Reading<'_> {
+    /// Reads these tracks, each as far from the first as it is on the disc; a whole disc from its first block on.
+    async fn tracks(&mut self, tracks: &[TrackContents], is_whole: bool) -> Outcome<u64> {
+        let block = u64::from(self.disc.shape().block_size);
+        let spans = tracks.iter().map(|track| {
+            Span::new(u64::from(track.first) * block, u64::from(track.blocks) * block)
+        });
+        let spans: Vec<_> = spans.collect();
+        let first = if is_whole { 0 } else { spans.first().map_or(0, |span| span.at) };
+        let progress = Progress::new("reading", spans.iter().map(|span| span.len).sum(), false);
+        let mut at = first;
+        for span in spans {
+            let gap = span.at.saturating_sub(at);
+            block_in_place(|| self.out.write_zeroes(gap)).map_err(not_written)?;
+            self.track(span, &progress).await?;
+            at = span.at + span.len;
+        }
+        Ok(at - first)
+    }
+
+    async fn track(&mut self, track: Span, progress: &Progress) -> Outcome {
+        let (mut at, end) = (track.at, track.at + track.len);
+        while at < end {
+            let piece = Span { at, len: PIECE.min(end - at) };
+            match self.disc.read(piece).await {
+                Ok(data) => self.write(&data)?,
+                Err(why) => return Err(self.up_to_first_unreadable(piece, why).await),
+            }
+            at += piece.len;
+            progress.advance(piece.len);
+        }
+        Ok(())
+    }
+
+    /// Writes what can be read of a piece: what failed may have been any block of it.
+    async fn up_to_first_unreadable(&mut self, piece: Span, mut why: volume::Error) -> Failure {
+        let block = u64::from(self.disc.shape().block_size);
+        let mut at = piece.at;
+        while at < piece.at + piece.len {
+            match self.disc.read(Span { at, len: block }).await {
+                Ok(data) => {
+                    if let Err(failure) = self.write(&data) {
+                        return failure;
+                    }
+                }
+                Err(of_this_one) => {
+                    why = of_this_one;
+                    break;
+                }
+            }
+            at += block;
+        }
+        let (lba, uri) = (at / block, self.uri);
+        Failure::new(format!("cannot read block {lba} of the disc in {uri}")).because(why)
+    }
+
+    fn write(&mut self, data: &[u8]) -> Outcome {
+        let written = block_in_place(|| match data.iter().all(|byte| *byte == 0) {
+            true => self.out.write_zeroes(data.len() as u64),
+            false => self.out.write_all(data),
+        });
+        written.map_err(not_written)
+    }
+}

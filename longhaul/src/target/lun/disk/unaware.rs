@@ -1,0 +1,154 @@
+//! Initiators that have been told of another medium, or of a reset, and have not looked at the drive since.
+//!
+//! Many commands may be under way when a medium is exchanged. A unit attention fails the first of them; those behind it were
+//! sent before their initiator could know of it, and would write to a medium that they were not meant for. So they are
+//! refused until the initiator has asked how the drive is.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use proto::scsi::pass_through::HeadUse;
+use proto::scsi::sense::{Additional, Key};
+use proto::scsi::{DeviceType, Parsed, Sense};
+
+use super::super::Nexus;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Unaware {
+    any: AtomicBool,
+    who: Mutex<BTreeSet<Nexus>>,
+}
+
+impl Unaware {
+    /// `nexus` was told this, in answer to a command of a drive of that type.
+    pub(super) fn told(
+        &self,
+        nexus: Nexus,
+        device: DeviceType,
+        command: &Parsed,
+        attention: &Sense,
+    ) {
+        let Sense { key, additional, .. } = *attention;
+        // A new session has nothing under way.
+        let is_login = additional == Additional::POWER_ON_OR_RESET;
+        let codes = [
+            Additional::MEDIUM_MAY_HAVE_CHANGED.code,
+            Additional::POWER_ON_OR_RESET.code,
+            Additional::COMMANDS_CLEARED.code,
+        ];
+        let is_news = key == Key::UnitAttention && !is_login && codes.contains(&additional.code);
+        // Who asks how the drive is waits for the answer.
+        if is_news && use_of_medium(device, command.opcode) != HeadUse::Finds {
+            self.who().insert(nexus);
+            self.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether `nexus` may have this done to the medium in a drive of that type.
+    pub(super) fn check(
+        &self,
+        nexus: Nexus,
+        device: DeviceType,
+        command: &Parsed,
+    ) -> Result<(), Sense> {
+        if !self.any.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match use_of_medium(device, command.opcode) {
+            HeadUse::Finds => self.forget(nexus),
+            HeadUse::Begins if self.who().contains(&nexus) => {
+                let additional = match device {
+                    DeviceType::Tape => Additional::SEQUENTIAL_POSITIONING_ERROR,
+                    _ => Additional::MEDIUM_MAY_HAVE_CHANGED,
+                };
+                return Err(Sense::new(Key::AbortedCommand, additional));
+            }
+            HeadUse::Begins | HeadUse::None => {}
+        }
+        Ok(())
+    }
+
+    /// `nexus` knows, or is gone.
+    pub(super) fn forget(&self, nexus: Nexus) {
+        let mut who = self.who();
+        who.remove(&nexus);
+        self.any.store(!who.is_empty(), Ordering::Release);
+    }
+
+    fn who(&self) -> MutexGuard<'_, BTreeSet<Nexus>> {
+        self.who.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a command has to do with the medium in a drive.
+const fn use_of_medium(device: DeviceType, opcode: u8) -> HeadUse {
+    match device {
+        DeviceType::Tape => HeadUse::of(opcode),
+        DeviceType::Optical => use_of_disc(opcode),
+        _ => HeadUse::None,
+    }
+}
+
+/// What a command of an optical drive has to do with the disc that is in it (MMC-6, table 244).
+const fn use_of_disc(opcode: u8) -> HeadUse {
+    match opcode {
+        // FORMAT UNIT, WRITE, WRITE AND VERIFY, RESERVE TRACK, CLOSE TRACK SESSION and SEND CUE SHEET.
+        0x04 | 0x2A | 0x2E | 0xAA | 0x53 | 0x5B | 0x5D => HeadUse::Begins,
+        // TEST UNIT READY, READ CAPACITY, READ TOC, READ DISC INFORMATION and READ TRACK INFORMATION.
+        0x00 | 0x25 | 0x43 | 0x51 | 0x52 => HeadUse::Finds,
+        _ => HeadUse::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(opcode: u8) -> [u8; 16] {
+        let mut block = [0; 16];
+        block[0] = opcode;
+        block
+    }
+
+    #[test]
+    fn writes_are_refused_until_the_initiator_has_looked() {
+        let (me, other) = (Nexus(1), Nexus(2));
+        for device in [DeviceType::Tape, DeviceType::Optical] {
+            let write = if device == DeviceType::Tape { 0x0A } else { 0x2A };
+            let unaware = Unaware::default();
+            let check = |nexus, opcode| {
+                unaware.check(nexus, device, &Parsed::of(&block(opcode), device)).is_ok()
+            };
+            let told_by = |opcode, additional| {
+                let news = Sense::new(Key::UnitAttention, additional);
+                unaware.told(me, device, &Parsed::of(&block(opcode), device), &news);
+            };
+            let told = |additional| told_by(write, additional);
+            told(Additional::POWER_ON_OR_RESET);
+            told(Additional::MODE_PARAMETERS_CHANGED);
+            assert!(check(me, write));
+            for news in [Additional::MEDIUM_MAY_HAVE_CHANGED, Additional::BUS_DEVICE_RESET] {
+                told(news);
+                assert!(!check(me, write) && !check(me, write) && check(other, write));
+                assert!(
+                    check(me, 0x03) && !check(me, write),
+                    "REQUEST SENSE asks of something else"
+                );
+                assert!(check(me, 0x00) && check(me, write));
+            }
+            told_by(0x00, Additional::MEDIUM_MAY_HAVE_CHANGED);
+            assert!(check(me, write), "it has asked");
+            told(Additional::COMMANDS_CLEARED);
+            assert!(!check(me, write));
+            unaware.forget(me);
+            assert!(check(me, write));
+        }
+        let (unaware, disk) = (Unaware::default(), DeviceType::Disk);
+        let news = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+        let write = Parsed::of(&block(0x2A), disk);
+        unaware.told(me, disk, &write, &news);
+        assert!(unaware.check(me, disk, &write).is_ok());
+    }
+}
