@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::scsi::cdb::Block;
+use proto::scsi::inquiry;
 use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::sense::Key;
 use proto::scsi::{Sense, Status};
@@ -24,6 +25,9 @@ pub trait ScsiDevice: Send + Sync {
 
     /// The bytes of its blocks when it was opened; zero if it has none, or did not tell.
     fn block_length(&self) -> u32;
+
+    /// Its serial number when it was opened, if it tells one.
+    fn serial(&self) -> Option<&str>;
 
     /// Has a command carried out, once.
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>>;
@@ -122,6 +126,20 @@ pub async fn ask(
         }
     }
 }
+
+/// The serial number of a device (SPC-4, 7.8.15), if it tells one.
+pub async fn serial_number(
+    device: &dyn ScsiDevice,
+    on_attention: &mut (dyn FnMut(Sense) + Send),
+) -> Option<String> {
+    let answer = ask(device, &SERIAL, SERIAL_ROOM, on_attention).await.ok()?;
+    let page = Some(answer.data).filter(|_| answer.status == Status::Good)?;
+    inquiry::serial(&page).filter(|serial| !serial.is_empty())
+}
+
+/// The room for the page: four bytes before the serial number, whose length is one byte in most.
+const SERIAL_ROOM: u32 = 255;
+const SERIAL: [u8; 6] = [0x12, 0x01, inquiry::page::SERIAL, 0, SERIAL_ROOM as u8, 0];
 
 /// The length of the blocks of a device; zero if it has none, or does not tell now.
 pub async fn block_length(

@@ -227,6 +227,29 @@ fn moves_a_tape(site: &Site) {
     assert_eq!(ask(&mut changer, &from_drive, &[], 0), Ok(vec![]));
 }
 
+/// Units with one identity are paths to one disk to multipath programs, which write to whichever answers.
+#[test]
+fn gateway_and_server_of_one_name_show_two_units() {
+    let (there, _) = library();
+    let units = ["backup/0", "movies/0", "disk/0", "library/0"];
+    let site = Site::new(there, &UNITS, &units);
+    let server = SocketAddr::from(([127, 0, 0, 1], site.port.number));
+    for unit in units {
+        let target = format!("{TARGET}{}", unit.strip_suffix("/0").unwrap());
+        let pages = [server, site.portal].map(|portal| {
+            let initiator = "iqn.2001-04.com.example:1";
+            let mut peer = Peer::log_in(portal, initiator, 1, &target);
+            // INQUIRY: the serial number, and the designators.
+            [0x80, 0x83].map(|page| ask(&mut peer, &[0x12, 1, page, 0, 255, 0], &[], 255).unwrap())
+        });
+        let [there, here] = &pages;
+        assert!(there[0].len() > 4 && there[0] != here[0], "{unit}: {pages:?}");
+        // The first two name the unit: a vendor's designator and an NAA.
+        assert!(there[1].len() > 40 && there[1][..40] != here[1][..40], "{unit}: {pages:?}");
+    }
+    site.stop();
+}
+
 #[test]
 fn client_that_may_only_read_writes_nothing() {
     let (there, _) = library();

@@ -396,6 +396,8 @@ async fn remember(
                 served_volumes::Upstream { vendor, product, serial, volume, luks_uuid }
             });
         let upstream = upstream.or_else(|| chain.image().map(served_volumes::Upstream::image));
+        let passed = || Some(served_volumes::Upstream::passed(chain.device()?.serial()));
+        let upstream = upstream.or_else(passed);
         found.push(Found::new(volume.clone(), chain.found_file().as_ref(), upstream));
     }
     let (state, configured) = (config.state.clone(), config.volumes.clone());

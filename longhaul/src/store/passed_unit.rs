@@ -70,6 +70,7 @@ pub struct PassedUnit {
     peripheral: u8,
     transfer_max: u32,
     block_length: u32,
+    serial: Option<String>,
     /// Ends the task when it is dropped.
     stopper: Mutex<Option<Stopper>>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -101,6 +102,7 @@ async fn open_with(
 ) -> Result<PassedUnit, DeviceFailure> {
     let peripheral = unit.standard().device_type();
     let class = DeviceClass::of(peripheral);
+    let serial = unit.serial().filter(|serial| !serial.is_empty()).map(str::to_owned);
     let most = u32::try_from(unit.transfer_max()).unwrap_or(u32::MAX);
     let (jobs, job_queue) = mpsc::channel(1);
     let (resets, reset_queue) = mpsc::channel(1);
@@ -114,6 +116,7 @@ async fn open_with(
         peripheral,
         transfer_max: most.min(volume::TRANSFER_MAX),
         block_length: 0,
+        serial,
         stopper: Mutex::new(Some(stopper)),
         worker: Mutex::new(Some(tokio::spawn(worker.run(stop)))),
     };
@@ -163,6 +166,10 @@ impl ScsiDevice for PassedUnit {
 
     fn block_length(&self) -> u32 {
         self.block_length
+    }
+
+    fn serial(&self) -> Option<&str> {
+        self.serial.as_deref()
     }
 
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {

@@ -49,6 +49,7 @@ pub struct ScsiGeneric {
     peripheral: u8,
     transfer_max: u32,
     block_length: u32,
+    serial: Option<String>,
 }
 
 struct Job {
@@ -74,6 +75,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
         peripheral: 0x1F,
         transfer_max: most.min(TRANSFER_MAX) as u32,
         block_length: 0,
+        serial: None,
     };
     let work = move || work(&device, &queue);
     thread::Builder::new().name("scsi".into()).spawn(work).map_err(ScsiGenericError::Thread)?;
@@ -84,6 +86,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
         (Status::Good, Some(peripheral)) if peripheral >> 5 == 0 => {
             opened.peripheral = peripheral & 0x1F;
             opened.block_length = scsi_device::block_length(&opened, &mut |_| ()).await;
+            opened.serial = scsi_device::serial_number(&opened, &mut |_| ()).await;
             Ok(opened)
         }
         _ => Err(ScsiGenericError::Inquiry),
@@ -104,6 +107,10 @@ impl ScsiDevice for ScsiGeneric {
 
     fn block_length(&self) -> u32 {
         self.block_length
+    }
+
+    fn serial(&self) -> Option<&str> {
+        self.serial.as_deref()
     }
 
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {

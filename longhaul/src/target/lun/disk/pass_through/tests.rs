@@ -65,6 +65,10 @@ impl ScsiDevice for Fake {
         self.block_length
     }
 
+    fn serial(&self) -> Option<&str> {
+        None
+    }
+
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
         self.asked.lock().unwrap().push(request);
         let answer = self.answers.lock().unwrap().pop_front().unwrap_or_else(|| Ok(done(&[])));
