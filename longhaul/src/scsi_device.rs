@@ -1,8 +1,9 @@
 //! A SCSI device that is not ours, to which command blocks go on: what a target passes through, whatever is between.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::scsi::cdb::Block;
@@ -37,6 +38,51 @@ pub trait ScsiDevice: Send + Sync {
 
     /// Whether it tells of each reset and lost connection itself, by a unit attention.
     fn tells_of_losses(&self) -> bool;
+
+    /// How the connection to it is, if it is the unit of a server.
+    fn connection(&self) -> Option<Connection>;
+}
+
+/// How the connection to a unit of a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// There is one.
+    Connected,
+    /// There is none since then.
+    Lost {
+        /// Since when.
+        since: Instant,
+        /// How often it was tried to connect again.
+        attempts: u64,
+        /// Why the last attempt failed, or why there is none.
+        why: String,
+    },
+    /// Another unit answers in its place since then.
+    Refused {
+        /// Since when.
+        since: Instant,
+        /// What tells that.
+        why: String,
+    },
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("connected"),
+            Self::Lost { since, attempts, why } => {
+                let lasted = since.elapsed().as_secs();
+                write!(f, "reconnecting for {lasted} s, {attempts} attempts: {why}")
+            }
+            Self::Refused { since, why } => {
+                let lasted = since.elapsed().as_secs();
+                write!(
+                    f,
+                    "refused for {lasted} s: {why}. A restart of `serve` passes on the unit that is there now"
+                )
+            }
+        }
+    }
 }
 
 /// A command for a device.
@@ -80,6 +126,9 @@ pub enum DeviceFailure {
     /// It is not there.
     #[error("the device is gone")]
     Gone,
+    /// Another device is in its place.
+    #[error("another device is in the place of the one that was passed through")]
+    Replaced,
     /// It did not end in time.
     #[error("the device did not end a command in time")]
     TimedOut,

@@ -486,6 +486,52 @@ fn every_client_is_told_once_that_the_unit_was_lost_and_the_medium_is_kept_in_ag
     site.stop();
 }
 
+/// Waits until `status` of the gateway holds this.
+fn wait_until_status_holds(site: &Site, text: &str) -> String {
+    let began = Instant::now();
+    loop {
+        let said = site.done(&["status", "--json", "--control", "control.sock"]);
+        if said.contains(text) {
+            return said;
+        }
+        assert!(began.elapsed() < PATIENCE, "{text}: {said}");
+    }
+}
+
+#[test]
+fn unit_that_is_away_or_another_is_told_to_clients_and_to_the_administrator() {
+    let (there, _) = library();
+    let mut site = Site::new(there, &UNITS, &["backup/0"]);
+    site.kill_server();
+    let said = wait_until_status_holds(&site, "reconnecting for");
+    assert!(said.contains("outages"), "{said}");
+    // Another tape drive is in its place.
+    site.volumes[0].push_str(",serial=0815");
+    site.start_server();
+    wait_until_status_holds(&site, "its serial number has changed");
+    let said = site.refused(&["info", &site.uri("backup")]);
+    assert!(said.contains("MANUAL INTERVENTION REQUIRED"), "{said}");
+    assert!(
+        said.contains("`longhaul status` says what is wrong with the unit behind it"),
+        "{said}"
+    );
+    let said = site.done(&["status", "--control", "control.sock"]);
+    assert!(said.contains("    refused for ") && said.contains("A restart of `serve`"), "{said}");
+    // The one that it was.
+    site.kill_server();
+    site.volumes[0] = UNITS[0].to_owned();
+    site.start_server();
+    let mut peer =
+        Peer::log_in(site.portal, "iqn.2001-04.com.example:1", 1, &format!("{TARGET}backup"));
+    let began = Instant::now();
+    while peer.says(0).is_some() {
+        assert!(began.elapsed() < PATIENCE, "the unit is not used again");
+    }
+    let said = site.done(&["status", "--json", "--control", "control.sock"]);
+    assert!(!said.contains("refused for") && !said.contains("reconnecting for"), "{said}");
+    site.stop();
+}
+
 #[test]
 fn client_that_stops_keeps_no_other_from_the_unit() {
     let (there, _) = library();

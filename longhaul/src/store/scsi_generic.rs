@@ -15,7 +15,8 @@ use proto::scsi::pass_through::block_length;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::scsi_device::{
-    self, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice, ask,
+    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice,
+    ask,
 };
 
 /// Why a device cannot be passed through.
@@ -137,6 +138,10 @@ impl ScsiDevice for ScsiGeneric {
     /// The kernel may reset it unasked, and hear alone that it did.
     fn tells_of_losses(&self) -> bool {
         false
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        None
     }
 }
 

@@ -34,12 +34,15 @@ pub struct NotOpen {
     pub is_fleeting: bool,
     /// The unit takes no reservation of this client: nobody else has it.
     pub is_refused: bool,
+    /// Another unit answers in its place.
+    pub is_another: bool,
 }
 
 impl<E: StdError + Send + Sync + 'static> From<OpenError<E>> for NotOpen {
     fn from(why: OpenError<E>) -> Self {
         let is_refused = matches!(&why, OpenError::Reservation(ReservationError::Failed(_)));
-        Self { is_fleeting: why.is_fleeting(), is_refused, why: Box::new(why) }
+        let is_another = matches!(&why, OpenError::Changed(_));
+        Self { is_fleeting: why.is_fleeting(), is_refused, is_another, why: Box::new(why) }
     }
 }
 
