@@ -227,6 +227,34 @@ fn moves_a_tape(site: &Site) {
     assert_eq!(ask(&mut changer, &from_drive, &[], 0), Ok(vec![]));
 }
 
+#[test]
+fn administrator_is_told_what_is_passed_on_and_where_it_comes_from() {
+    let (there, _) = library();
+    let site = Site::new(there, &UNITS, &["backup/0", "library/1", "disk/0"]);
+    let at = |name: &str, lun| {
+        format!("scsi:iscsi://127.0.0.1:{}/{TARGET}{name}/{lun}", site.port.number)
+    };
+    let control = ["--control", "control.sock"];
+    // An empty drive is asked for its medium as systems do.
+    let mut drive = site.peer(1, "library1");
+    assert_eq!(told(ask(&mut drive, READY, &[], 0)), Additional::MEDIUM_NOT_PRESENT);
+    let said = site.done(&["status", control[0], control[1]]);
+    for line in [
+        format!("  unit 0, tape drive {}, connected\n  in flight 0, failed 0", at("backup", 0)),
+        format!("  unit 0, tape drive {}, connected\n  in flight 0, failed 0", at("library", 1)),
+        format!("  unit 0, disk {}, connected\n", at("disk", 0)),
+    ] {
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    let said = site.done(&["media", "list", control[0], control[1]]);
+    let line = |name, source| {
+        format!("{name}: tape drive {source}, passed through: its media are not managed here\n")
+    };
+    let lines = line("backup", at("backup", 0)) + &line("library1", at("library", 1));
+    assert_eq!(said, lines);
+    site.stop();
+}
+
 /// Units with one identity are paths to one disk to multipath programs, which write to whichever answers.
 #[test]
 fn gateway_and_server_of_one_name_show_two_units() {

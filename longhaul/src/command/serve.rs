@@ -7,6 +7,7 @@ mod clients;
 mod closing;
 mod config_edit;
 mod conflicts;
+mod devices;
 mod gateway;
 mod hyperscsi;
 mod invitations;

@@ -37,7 +37,8 @@ impl Live {
         let cannot = || "cannot read the request: is the server of another release?".to_owned();
         match serde_json::from_str(request).or_fail(cannot)? {
             Request::List => {
-                let listed = Listed { drives: self.drives(), changers: self.changers() };
+                let (drives, changers) = (self.drives(), self.changers());
+                let listed = Listed { drives, changers, passed: self.passed_devices() };
                 serde_json::to_string(&listed).or_fail(|| "cannot list the drives".to_owned())
             }
             Request::Load { drive, disc, blank, force } => {
