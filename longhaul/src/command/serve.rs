@@ -269,7 +269,7 @@ async fn begin(
     if let Some(name) = invite
         && let Some(invited) = live.invite_first(name).await?
     {
-        invited.print()?;
+        invited.print(str::to_owned)?;
     }
     tokio::spawn(systemd::watchdog(server.accept_probe()));
     Ok(server)
