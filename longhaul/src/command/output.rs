@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::standard_output;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 
@@ -17,6 +18,7 @@ pub(super) fn is_stream(path: &Path) -> bool {
 /// none.
 pub(super) fn output(to: &Path) -> Outcome<Box<dyn Write + Send>> {
     if is_stream(to) {
+        standard_output().map_err(not_written)?;
         return Ok(Box::new(io::stdout()));
     }
     let cannot = || format!("cannot write {}", to.shown());
