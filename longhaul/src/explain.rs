@@ -30,6 +30,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "give it blocks of the device: block_size=4096; or leave `direct` out"
         }
         OpenError::NoMedium => "is a medium in the drive, or a file behind the loop device?",
+        OpenError::UsedHere => "one volume is used once: name it once",
         OpenError::InUse | OpenError::LockedBy(_) => {
             "one volume is served once: end the other user of it first"
         }

@@ -359,8 +359,12 @@ async fn open(
         match open_one(&with_medium, (state, &served), exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
+                let before = &volumes[..chains.len()];
+                let other = conflicts::with_store_of(volume, before).map(|other| &other.name);
+                let other = other.map(|other| format!(" (volume {other} uses the same)"));
                 discard(chains, volumes, state).await;
-                return Err(failure.within(&format!("volume {}", volume.name)));
+                let volume = format!("volume {}{}", volume.name, other.unwrap_or_default());
+                return Err(failure.within(&volume));
             }
         }
     }
