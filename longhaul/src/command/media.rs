@@ -295,7 +295,7 @@ async fn list(json: bool, server: &ServerSocket) -> Outcome {
     let passed = listed.passed.iter().map(PassedDevice::line);
     let lines: Vec<_> = drives.chain(elements).chain(passed).collect();
     if lines.is_empty() {
-        return say(&NONE);
+        return say(NONE);
     }
     lines.iter().try_for_each(|line| say(line))
 }

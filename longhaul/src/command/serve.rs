@@ -58,11 +58,9 @@ use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::sealing::{Seal, sealing};
-use crate::served_volumes;
 use crate::served_volumes::{Found, LeftState, OnExchange, ServedVolumes, VolumeIdentity};
 use crate::state::StateDir;
 use crate::stop::Stop;
-use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
 use crate::target::lun::{
@@ -359,12 +357,9 @@ async fn open(
         match open_one(&with_medium, (state, &served), exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
-                let before = &volumes[..chains.len()];
-                let other = conflicts::with_store_of(volume, before).map(|other| &other.name);
-                let other = other.map(|other| format!(" (volume {other} uses the same)"));
+                let named = conflicts::named(volume, &volumes[..chains.len()]);
                 discard(chains, volumes, state).await;
-                let volume = format!("volume {}{}", volume.name, other.unwrap_or_default());
-                return Err(failure.within(&volume));
+                return Err(failure.within(&named));
             }
         }
     }
@@ -395,14 +390,7 @@ async fn remember(
     }
     let mut found = Vec::new();
     for (volume, chain) in volumes.iter().zip(chains) {
-        let told = chain.probe().await?;
-        let upstream =
-            told.map(|TargetInfo { vendor, product, serial, volume, luks_uuid, .. }| {
-                served_volumes::Upstream { vendor, product, serial, volume, luks_uuid }
-            });
-        let upstream = upstream.or_else(|| chain.image().map(served_volumes::Upstream::image));
-        let passed = || Some(served_volumes::Upstream::passed(chain.device()?.serial()));
-        let upstream = upstream.or_else(passed);
+        let upstream = devices::upstream(chain).await?;
         found.push(Found::new(volume.clone(), chain.found_file().as_ref(), upstream));
     }
     let (state, configured) = (config.state.clone(), config.volumes.clone());

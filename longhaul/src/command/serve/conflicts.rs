@@ -188,13 +188,16 @@ fn place(uri: &Uri) -> Option<StoreName> {
     }
 }
 
-/// The one of `others` that uses a store of `volume`.
-pub(super) fn with_store_of<'a>(volume: &Served, others: &'a [Served]) -> Option<&'a Served> {
+/// The volume as people know it, with the one of `others` that uses the same store.
+pub(super) fn named(volume: &Served, others: &[Served]) -> String {
     let places = |volume: &Served| -> Vec<_> {
         volume.uri.leaves().into_iter().filter_map(|(leaf, _)| place(leaf)).collect()
     };
     let own = places(volume);
-    others.iter().find(|other| places(other).iter().any(|place| own.contains(place)))
+    let is_same = |other: &&Served| places(other).iter().any(|place| own.contains(place));
+    let same = others.iter().find(is_same).map(|other| &other.name);
+    let same = same.map(|other| format!(" (volume {other} uses the same)"));
+    format!("volume {}{}", volume.name, same.unwrap_or_default())
 }
 
 /// A store is several volumes only if nobody writes to it.

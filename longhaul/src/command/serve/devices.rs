@@ -1,12 +1,14 @@
-//! What the units of a server are that are no disks of its own: drives, media changers, and devices that are passed through.
+//! What the units of a server are that are no disks of its own, and what is behind them: drives, media changers, devices that
+//! are passed through, units of other servers.
 
 use proto::scsi::device_type::DeviceType;
 
-use super::live::{Live, OpenVolume};
 use crate::chain::Chain;
 use crate::command::media::PassedDevice;
 use crate::command::units::short_name;
-use crate::config::Served;
+use crate::failure::Outcome;
+use crate::served_volumes::Upstream;
+use crate::store::abilities::TargetInfo;
 use crate::target::status::DeviceStatus;
 use crate::uri::Location;
 
@@ -30,19 +32,28 @@ pub(super) fn device_status(chain: &Chain) -> Option<DeviceStatus> {
     })
 }
 
-impl Live {
-    /// The drives and media changers that are passed through.
-    pub(super) fn passed_devices(&self) -> Vec<PassedDevice> {
-        let passed = |volume: &Served| {
-            let OpenVolume { chain, .. } = self.open_volumes.get(&volume.name)?;
-            let peripheral = chain.device()?.peripheral();
-            let has_media = [DeviceType::Optical, DeviceType::Tape, DeviceType::Changer];
-            has_media.iter().any(|device| device.code() == peripheral).then(|| PassedDevice {
-                name: volume.name.clone(),
-                kind: short_name(peripheral).to_owned(),
-                source: chain.uri().to_string(),
-            })
-        };
-        self.volumes().iter().filter_map(passed).collect()
-    }
+/// What is said of itself by the unit, image or device that is behind a volume.
+pub(super) async fn upstream(chain: &Chain) -> Outcome<Option<Upstream>> {
+    let told = chain.probe().await?;
+    let unit = told.map(|TargetInfo { vendor, product, serial, volume, luks_uuid, .. }| Upstream {
+        vendor,
+        product,
+        serial,
+        volume,
+        luks_uuid,
+    });
+    let image = || chain.image().map(Upstream::image);
+    let passed = || Some(Upstream::passed(chain.device()?.serial()));
+    Ok(unit.or_else(image).or_else(passed))
+}
+
+/// The drive or media changer that the volume `name` passes through, if it does.
+pub(super) fn passed_device(name: &str, chain: &Chain) -> Option<PassedDevice> {
+    let peripheral = chain.device()?.peripheral();
+    let has_media = [DeviceType::Optical, DeviceType::Tape, DeviceType::Changer];
+    has_media.iter().any(|device| device.code() == peripheral).then(|| PassedDevice {
+        name: name.to_owned(),
+        kind: short_name(peripheral).to_owned(),
+        source: chain.uri().to_string(),
+    })
 }

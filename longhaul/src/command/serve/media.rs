@@ -7,10 +7,11 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use super::devices::passed_device;
 use super::live::{Live, OpenVolume};
 use super::{open_one, served_before};
 use crate::chain::Chain;
-use crate::command::media::{Drive, Listed, Request};
+use crate::command::media::{Drive, Listed, PassedDevice, Request};
 use crate::config::{BlankDisc, Served, idle_blank};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
@@ -68,6 +69,13 @@ impl Live {
             })
         };
         self.volumes().iter().filter_map(drive).collect()
+    }
+
+    /// The drives and media changers that are passed through.
+    fn passed_devices(&self) -> Vec<PassedDevice> {
+        let open = |volume: &Served| self.open_volumes.get_key_value(&volume.name);
+        let open = self.volumes().iter().filter_map(open);
+        open.filter_map(|(name, open)| passed_device(name, &open.chain)).collect()
     }
 
     async fn load(
