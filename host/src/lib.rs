@@ -17,6 +17,7 @@ pub mod request;
 pub mod ring;
 pub mod scsi_generic;
 pub mod socket_activation;
+pub mod standard_output;
 mod syncs;
 pub mod tcp;
 pub mod thread_pool;

@@ -321,6 +321,7 @@ impl Chain {
         Observer {
             probe: self.abilities.probe.as_ref().map(Arc::downgrade),
             close: self.abilities.close.as_ref().map(Arc::downgrade),
+            device: self.abilities.device.as_ref().map(Arc::downgrade),
             workers: self.workers.iter().map(|worker| worker.status()).collect(),
         }
     }

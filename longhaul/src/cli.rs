@@ -12,8 +12,8 @@ use crate::command::enrol::GivenInvitation;
 use crate::command::{
     admin, attach, cat, cd, check, clients, cluster, config, copy, discover, doctor, get, help,
     identity, info, invite, journal, key, ls, man_pages, media, mirror, mount, named,
-    outlast_stray_signals, reload, replay, revoke, serve, status, tape, tune, umount, upgrade,
-    volumes,
+    outlast_stray_signals, reload, replay, revoke, serve, standard_output, status, tape, tune,
+    umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome, print_error};
 use crate::log::{Log, log_failure};
@@ -112,7 +112,8 @@ fn parse(arguments: &[OsString]) -> Cli {
 
 /// Prints what is wrong, or the help or version that was asked for, and ends. Help that cannot be written was not given.
 fn show(message: &clap::Error) -> ! {
-    let written = message.print().and_then(|()| io::stdout().flush());
+    let is_open = if message.use_stderr() { Ok(()) } else { standard_output() };
+    let written = is_open.and_then(|()| message.print()).and_then(|()| io::stdout().flush());
     match written {
         Err(why) if !message.use_stderr() && why.kind() != io::ErrorKind::BrokenPipe => {
             print_error(&format!("longhaul: cannot write to standard output: {why}"));

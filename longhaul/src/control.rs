@@ -88,14 +88,12 @@ pub fn of_server(dir: &Path) -> PathBuf {
 const OF_ATTACHMENT: &str = "attach-";
 const OF_SERVER: &str = "serve-";
 
-/// The sockets of the servers that run here and can be asked without being named.
+/// The sockets of what runs here and can be asked without being named, but attachments: servers, whatever they were told to
+/// call theirs.
 #[must_use]
 pub fn servers() -> Vec<PathBuf> {
-    let is_of_server = |path: &PathBuf| {
-        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        path == Path::new(DEFAULT) || name.starts_with(OF_SERVER)
-    };
-    found().into_iter().filter(is_of_server).filter(|path| is_listened_on(path)).collect()
+    let is_of_server = |path: &PathBuf| !is_of_attachment(path) && is_listened_on(path);
+    found().into_iter().filter(is_of_server).collect()
 }
 
 /// Removes the socket of an attachment or a server if its process is gone; whether it was one.

@@ -30,6 +30,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "give it blocks of the device: block_size=4096; or leave `direct` out"
         }
         OpenError::NoMedium => "is a medium in the drive, or a file behind the loop device?",
+        OpenError::UsedHere => "one volume is used once: name it once",
         OpenError::InUse | OpenError::LockedBy(_) => {
             "one volume is served once: end the other user of it first"
         }
@@ -154,6 +155,9 @@ const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit
 /// What to do about a client that is paused.
 const PAUSED: &str = "on the server: `longhaul clients` shows who is paused, and `longhaul config set clients.NAME.paused=false` ends that";
 
+/// What to do about a unit whose server does not reach what is behind it, or finds another unit there.
+const PASSED_ON: &str = "on a Longhaul server that passes it on `longhaul status` says what is wrong with the unit behind it";
+
 /// Whether a HyperSCSI server has told that this client is paused.
 fn is_paused(why: &(dyn std::error::Error + 'static)) -> bool {
     why.downcast_ref::<hyperscsi::SessionError>().is_some_and(hyperscsi::SessionError::is_pause)
@@ -168,6 +172,11 @@ pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
         scsi::OpenError::Reservation(why) => reservation_hint(why),
         scsi::OpenError::Device(why) if why.is_of_another_unit() => Some(ANOTHER_UNIT),
         scsi::OpenError::Session(why) if is_paused(why) => Some(PAUSED),
+        scsi::OpenError::Device(scsi::DeviceError::Unit(why)) | scsi::OpenError::Unit(why)
+            if why.is_away() =>
+        {
+            Some(PASSED_ON)
+        }
         _ => None,
     };
     hinted(Failure::new(what).because(why), hint)
@@ -251,6 +260,11 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
                 return Failure::new(what)
                     .because("there is no medium in the drive")
                     .hint("on a Longhaul server `longhaul media load` puts one in");
+            }
+            ConnectError::Device(scsi::DeviceError::Unit(why)) | ConnectError::Unit(why)
+                if why.is_away() =>
+            {
+                PASSED_ON
             }
             ConnectError::Device(why) if why.is_of_another_unit() => ANOTHER_UNIT,
             ConnectError::Session(SessionError::Connect(_, why))

@@ -1,11 +1,13 @@
 //! A SCSI device that is not ours, to which command blocks go on: what a target passes through, whatever is between.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::scsi::cdb::Block;
+use proto::scsi::inquiry;
 use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::sense::Key;
 use proto::scsi::{Sense, Status};
@@ -25,6 +27,9 @@ pub trait ScsiDevice: Send + Sync {
     /// The bytes of its blocks when it was opened; zero if it has none, or did not tell.
     fn block_length(&self) -> u32;
 
+    /// Its serial number when it was opened, if it tells one.
+    fn serial(&self) -> Option<&str>;
+
     /// Has a command carried out, once.
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>>;
 
@@ -33,6 +38,51 @@ pub trait ScsiDevice: Send + Sync {
 
     /// Whether it tells of each reset and lost connection itself, by a unit attention.
     fn tells_of_losses(&self) -> bool;
+
+    /// How the connection to it is, if it is the unit of a server.
+    fn connection(&self) -> Option<Connection>;
+}
+
+/// How the connection to a unit of a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// There is one.
+    Connected,
+    /// There is none since then.
+    Lost {
+        /// Since when.
+        since: Instant,
+        /// How often it was tried to connect again.
+        attempts: u64,
+        /// Why the last attempt failed, or why there is none.
+        why: String,
+    },
+    /// Another unit answers in its place since then.
+    Refused {
+        /// Since when.
+        since: Instant,
+        /// What tells that.
+        why: String,
+    },
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("connected"),
+            Self::Lost { since, attempts, why } => {
+                let lasted = since.elapsed().as_secs();
+                write!(f, "reconnecting for {lasted} s, {attempts} attempts: {why}")
+            }
+            Self::Refused { since, why } => {
+                let lasted = since.elapsed().as_secs();
+                write!(
+                    f,
+                    "refused for {lasted} s: {why}. A restart of `serve` passes on the unit that is there now"
+                )
+            }
+        }
+    }
 }
 
 /// A command for a device.
@@ -76,6 +126,9 @@ pub enum DeviceFailure {
     /// It is not there.
     #[error("the device is gone")]
     Gone,
+    /// Another device is in its place.
+    #[error("another device is in the place of the one that was passed through")]
+    Replaced,
     /// It did not end in time.
     #[error("the device did not end a command in time")]
     TimedOut,
@@ -122,6 +175,20 @@ pub async fn ask(
         }
     }
 }
+
+/// The serial number of a device (SPC-4, 7.8.15), if it tells one.
+pub async fn serial_number(
+    device: &dyn ScsiDevice,
+    on_attention: &mut (dyn FnMut(Sense) + Send),
+) -> Option<String> {
+    let answer = ask(device, &SERIAL, SERIAL_ROOM, on_attention).await.ok()?;
+    let page = Some(answer.data).filter(|_| answer.status == Status::Good)?;
+    inquiry::serial(&page).filter(|serial| !serial.is_empty())
+}
+
+/// The room for the page: four bytes before the serial number, whose length is one byte in most.
+const SERIAL_ROOM: u32 = 255;
+const SERIAL: [u8; 6] = [0x12, 0x01, inquiry::page::SERIAL, 0, SERIAL_ROOM as u8, 0];
 
 /// The length of the blocks of a device; zero if it has none, or does not tell now.
 pub async fn block_length(

@@ -2,6 +2,7 @@
 
 pub mod compound;
 pub(crate) mod rbd;
+mod scsi;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -143,6 +144,11 @@ pub enum UriError {
     HyperScsi(String),
     #[error("`{0}` names more than {FURTHER_PATHS_MAX} further paths to its server")]
     Paths(String),
+    #[error(
+        "`scsi:{0}` passes nothing through: behind `scsi:` stands a device of this machine, such as /dev/sg0, or a unit of a server \
+         (iscsi://..., hyperscsi://..., hseth://...); any other volume is served as it is, without `scsi:`"
+    )]
+    NotPassed(String),
     #[error("`{0}` is not of the form {form}", form = rbd::FORM)]
     Rbd(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
@@ -453,7 +459,7 @@ impl Uri {
             "cdrom" => Ok(Self::Cdrom(path().ok())),
             "tape" => Ok(Self::Tape(path().ok())),
             "changer" => Ok(Self::Changer(path()?)),
-            "scsi" => scsi(rest, path()?).map(Self::Scsi),
+            "scsi" => scsi::parse(rest, path()?).map(Self::Scsi),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
@@ -472,16 +478,6 @@ fn whole_blocks(size: Size) -> Result<Size, UriError> {
         return Err(UriError::NoBlocks(size));
     }
     Ok(size)
-}
-
-fn scsi(text: &str, path: PathBuf) -> Result<ScsiPlace, UriError> {
-    match text.split_once(':') {
-        Some(("iscsi", rest)) => iscsi(text, rest).map(ScsiPlace::Unit),
-        Some((scheme @ ("hyperscsi" | "hseth"), rest)) => {
-            hyperscsi(text, scheme, rest).map(ScsiPlace::Served)
-        }
-        _ => Ok(ScsiPlace::Device(path)),
-    }
 }
 
 fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
@@ -693,6 +689,8 @@ mod tests {
             "tape:/srv/tapes/A.tape",
             "changer:/srv/tapes",
             "scsi:/dev/sg0",
+            "scsi:/dev/bsg/0:0:0:0",
+            "scsi:0:0:0:0",
             "scsi:iscsi://server:3260/iqn.2026-11.dev.longhaul:library/3",
             "scsi:hyperscsi://server:5674/drive?path=10.0.0.2:5674",
             "scsi:hseth://eth0/drive",
@@ -745,6 +743,9 @@ mod tests {
             ("changer:", "has no path"),
             ("scsi:", "has no path"),
             ("scsi:iscsi://host", "`iscsi://host` is not of the form"),
+            ("scsi:file:/srv/a.img", "`scsi:file:/srv/a.img` passes nothing through: behind"),
+            ("scsi:nbd://host/b", "`scsi:nbd://host/b` passes nothing through: behind"),
+            ("scsi:scsi:/dev/sg0", "passes nothing through"),
             ("scsi:hyperscsi://me@host/b", "credentials do not belong"),
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),

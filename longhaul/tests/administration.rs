@@ -113,7 +113,7 @@ fn administrator_does_by_both_transports_what_is_done_at_the_machine() {
             (&["clients"][..], "admin: proves lhpub1-"),
             (&["status"], "unit 0, 8M bytes"),
             (&["status", "--json"], "\"sessions\":["),
-            (&["media", "list"], ""),
+            (&["media", "list"], "no drives and no media changers: "),
             (
                 &["invite", "guest", "--volume", "backup", "--address", "nas"],
                 "invitation for guest",

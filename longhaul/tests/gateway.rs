@@ -228,6 +228,57 @@ fn moves_a_tape(site: &Site) {
 }
 
 #[test]
+fn administrator_is_told_what_is_passed_on_and_where_it_comes_from() {
+    let (there, _) = library();
+    let site = Site::new(there, &UNITS, &["backup/0", "library/1", "disk/0"]);
+    let at = |name: &str, lun| {
+        format!("scsi:iscsi://127.0.0.1:{}/{TARGET}{name}/{lun}", site.port.number)
+    };
+    let control = ["--control", "control.sock"];
+    // An empty drive is asked for its medium as systems do.
+    let mut drive = site.peer(1, "library1");
+    assert_eq!(told(ask(&mut drive, READY, &[], 0)), Additional::MEDIUM_NOT_PRESENT);
+    let said = site.done(&["status", control[0], control[1]]);
+    for line in [
+        format!("  unit 0, tape drive {}, connected\n  in flight 0, failed 0", at("backup", 0)),
+        format!("  unit 0, tape drive {}, connected\n  in flight 0, failed 0", at("library", 1)),
+        format!("  unit 0, disk {}, connected\n", at("disk", 0)),
+    ] {
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    let said = site.done(&["media", "list", control[0], control[1]]);
+    let line = |name, source| {
+        format!("{name}: tape drive {source}, passed through: its media are not managed here\n")
+    };
+    let lines = line("backup", at("backup", 0)) + &line("library1", at("library", 1));
+    assert_eq!(said, lines);
+    site.stop();
+}
+
+/// Units with one identity are paths to one disk to multipath programs, which write to whichever answers.
+#[test]
+fn gateway_and_server_of_one_name_show_two_units() {
+    let (there, _) = library();
+    let units = ["backup/0", "movies/0", "disk/0", "library/0"];
+    let site = Site::new(there, &UNITS, &units);
+    let server = SocketAddr::from(([127, 0, 0, 1], site.port.number));
+    for unit in units {
+        let target = format!("{TARGET}{}", unit.strip_suffix("/0").unwrap());
+        let pages = [server, site.portal].map(|portal| {
+            let initiator = "iqn.2001-04.com.example:1";
+            let mut peer = Peer::log_in(portal, initiator, 1, &target);
+            // INQUIRY: the serial number, and the designators.
+            [0x80, 0x83].map(|page| ask(&mut peer, &[0x12, 1, page, 0, 255, 0], &[], 255).unwrap())
+        });
+        let [there, here] = &pages;
+        assert!(there[0].len() > 4 && there[0] != here[0], "{unit}: {pages:?}");
+        // The first two name the unit: a vendor's designator and an NAA.
+        assert!(there[1].len() > 40 && there[1][..40] != here[1][..40], "{unit}: {pages:?}");
+    }
+    site.stop();
+}
+
+#[test]
 fn client_that_may_only_read_writes_nothing() {
     let (there, _) = library();
     let site = Site::new(
@@ -460,6 +511,52 @@ fn every_client_is_told_once_that_the_unit_was_lost_and_the_medium_is_kept_in_ag
     while ask(&mut second, EJECT, &[], 0).is_err() {
         assert!(began.elapsed() < PATIENCE, "the disc stays in");
     }
+    site.stop();
+}
+
+/// Waits until `status` of the gateway holds this.
+fn wait_until_status_holds(site: &Site, text: &str) -> String {
+    let began = Instant::now();
+    loop {
+        let said = site.done(&["status", "--json", "--control", "control.sock"]);
+        if said.contains(text) {
+            return said;
+        }
+        assert!(began.elapsed() < PATIENCE, "{text}: {said}");
+    }
+}
+
+#[test]
+fn unit_that_is_away_or_another_is_told_to_clients_and_to_the_administrator() {
+    let (there, _) = library();
+    let mut site = Site::new(there, &UNITS, &["backup/0"]);
+    site.kill_server();
+    let said = wait_until_status_holds(&site, "reconnecting for");
+    assert!(said.contains("outages"), "{said}");
+    // Another tape drive is in its place.
+    site.volumes[0].push_str(",serial=0815");
+    site.start_server();
+    wait_until_status_holds(&site, "its serial number has changed");
+    let said = site.refused(&["info", &site.uri("backup")]);
+    assert!(said.contains("MANUAL INTERVENTION REQUIRED"), "{said}");
+    assert!(
+        said.contains("`longhaul status` says what is wrong with the unit behind it"),
+        "{said}"
+    );
+    let said = site.done(&["status", "--control", "control.sock"]);
+    assert!(said.contains("    refused for ") && said.contains("A restart of `serve`"), "{said}");
+    // The one that it was.
+    site.kill_server();
+    site.volumes[0] = UNITS[0].to_owned();
+    site.start_server();
+    let mut peer =
+        Peer::log_in(site.portal, "iqn.2001-04.com.example:1", 1, &format!("{TARGET}backup"));
+    let began = Instant::now();
+    while peer.says(0).is_some() {
+        assert!(began.elapsed() < PATIENCE, "the unit is not used again");
+    }
+    let said = site.done(&["status", "--json", "--control", "control.sock"]);
+    assert!(!said.contains("refused for") && !said.contains("reconnecting for"), "{said}");
     site.stop();
 }
 

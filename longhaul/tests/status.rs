@@ -134,6 +134,29 @@ fn server_that_was_not_told_where_to_be_asked_is_found_and_must_be_named_beside_
     assert!(!socket.exists(), "it takes its socket away");
 }
 
+/// `media` and others find the socket that `status` finds, whatever it is called.
+#[test]
+fn server_with_a_socket_of_any_name_in_the_runtime_directory_is_found_beside_an_attachment() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::create_dir(home.join("run")).unwrap();
+    let at = ["--listen", "127.0.0.1:0", "--control", "run/a.sock"];
+    let serve = [&["serve", "--volume", "movies=cdrom:"][..], &at].concat();
+    let server = Running::start(&mut longhaul(home, &serve));
+    assert!(server.line().is_some_and(|line| line.starts_with("ready ")));
+    let volume = ["attach", "file:v.img", "--nbd", "run/nbd.sock"];
+    fs::File::create(home.join("v.img")).unwrap().set_len(1 << 20).unwrap();
+    let attached = Running::start(&mut longhaul(home, &volume));
+    assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
+    let (said, ended) = run(&longhaul(home, &["media", "list"]));
+    assert!(ended.success() && said == "movies: empty\n", "{said}");
+    // The hint of the server names the one that was asked.
+    let (said, ended) = run(&longhaul(home, &["revoke", "nobody", "--control", "run/a.sock"]));
+    assert!(!ended.success(), "{said}");
+    assert!(said.contains("`longhaul clients --control run/a.sock` lists them"), "{said}");
+    assert!(attached.stop().success() && server.stop().success());
+}
+
 /// Connects until no more connections are taken.
 fn fill(socket: &Path) -> Vec<rustix::fd::OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect};

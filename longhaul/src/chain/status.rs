@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use serde::{Deserialize, Serialize};
 
 use crate::net::tcp_tuning;
+use crate::scsi_device::{Connection, ScsiDevice};
 use crate::size::Size;
 use crate::store::abilities::{Close, JournalStatus, Probe, WorkerStatus};
 use crate::store::scsi;
@@ -16,6 +17,8 @@ pub struct Observer {
     /// The store, if it is behind a network.
     pub(super) probe: Option<Weak<dyn Probe>>,
     pub(super) close: Option<Weak<dyn Close>>,
+    /// The device, if one is passed through.
+    pub(super) device: Option<Weak<dyn ScsiDevice>>,
     pub(super) workers: Vec<Arc<dyn WorkerStatus>>,
 }
 
@@ -69,7 +72,9 @@ impl Observer {
             store.state() == scsi::State::Connected && store.silence().is_none()
         };
         let store = store.filter(|store| !is_well(store));
-        store.map(|store| describe(&*store)).or_else(|| self.trouble())
+        let connection = self.connection().filter(|found| *found != Connection::Connected);
+        let passed = || connection.map(|connection| connection.to_string());
+        store.map(|store| describe(&*store)).or_else(passed).or_else(|| self.trouble())
     }
 
     /// What the kernel knows of the way to the target, if there is a connection.
@@ -79,6 +84,12 @@ impl Observer {
             scsi::State::Connected => store.path().await,
             _ => None,
         }
+    }
+
+    /// How the connection to a unit that is passed on is.
+    #[must_use]
+    pub fn connection(&self) -> Option<Connection> {
+        self.device.as_ref().and_then(Weak::upgrade)?.connection()
     }
 
     fn trouble(&self) -> Option<String> {

@@ -76,7 +76,11 @@ async fn retry_while_locked<T>(
         match open() {
             Err(OpenError::InUse) if Instant::now() < last => sleep(TRY_AGAIN).await,
             Err(OpenError::InUse) => {
-                return Err(in_use::lock_holder(path).map_or(OpenError::InUse, OpenError::LockedBy));
+                return Err(match in_use::lock_holder(path) {
+                    Some(holder) if holder.is_this_process() => OpenError::UsedHere,
+                    Some(holder) => OpenError::LockedBy(holder.to_string()),
+                    None => OpenError::InUse,
+                });
             }
             outcome => return outcome,
         }

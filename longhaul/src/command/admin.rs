@@ -13,7 +13,7 @@ use crate::uri::Uri;
 
 /// Administer a server elsewhere, as a client that it lists as administrator
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, mut_args(at_the_end_too), mut_subcommands(without_control))]
+#[command(after_help = EXAMPLES, override_usage = USAGE, mut_args(at_the_end_too), mut_subcommands(without_control))]
 pub struct Args {
     /// A volume of the server: its URI, or the name that `mount` remembers it by
     #[arg(value_parser = named::volume)]
@@ -23,6 +23,9 @@ pub struct Args {
     #[command(subcommand)]
     action: Action,
 }
+
+/// How to log in may stand anywhere.
+const USAGE: &str = "longhaul admin [OPTIONS] <URI> <COMMAND> [OPTIONS]";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use super::files::{FilesArgs, bytes_of};
+use super::standard_output;
 use crate::failure::{Failure, Outcome};
 use crate::front::ext4::FilesError;
 
@@ -33,6 +34,7 @@ impl From<FilesError> for CatError {
 pub async fn run(args: Args) -> Outcome {
     let path = bytes_of(&args.path);
     let written = args.files.read(move |fs| {
+        standard_output().map_err(CatError::Output)?;
         let mut out = io::stdout().lock();
         fs.read(&path, |piece| out.write_all(piece).map_err(CatError::Output))?;
         out.flush().map_err(CatError::Output)

@@ -84,24 +84,26 @@ pub async fn run(args: Args) -> Outcome {
     let answer = server.ask(&format!("invite {request}"), PATIENCE).await?;
     let invited: Invited = serde_json::from_str(&answer)
         .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
-    let printed = if json { say_json(&invited) } else { invited.print() };
+    let printed =
+        if json { say_json(&invited) } else { invited.print(|said| server.naming_it(said)) };
     printed.map_err(|why| {
-        why.hint(format!(
+        why.hint(server.naming_it(&format!(
             "the invitation is open all the same: `longhaul revoke {}` ends it",
             invited.name
-        ))
+        )))
     })
 }
 
 impl Invited {
     /// Prints it; on a terminal as a picture, too, for a client with a camera.
-    pub(super) fn print(&self) -> Outcome {
+    /// `naming` puts the server into what is advised.
+    pub(super) fn print(&self, naming: impl Fn(&str) -> String) -> Outcome {
         let Self { name, invitation, until, is_only_here } = self;
         say(&format!("invitation for {name} (good once, until {}):  {invitation}", utc(*until)))?;
         if *is_only_here {
-            print_error(
-                &"longhaul: only this machine reaches the addresses in it: `longhaul invite --address HOST` names another one",
-            );
+            print_error(&naming(
+                "longhaul: only this machine reaches the addresses in it: `longhaul invite --address HOST` names another one",
+            ));
         }
         match QrCode::of(invitation).filter(|_| stdout().is_terminal()) {
             Some(picture) => say_text(&picture),

@@ -221,6 +221,20 @@ mod as_text {
 pub(super) struct Listed {
     pub(super) drives: Vec<Drive>,
     pub(super) changers: Vec<Changer>,
+    /// Drives and media changers that are passed through.
+    #[serde(default)]
+    pub(super) passed: Vec<PassedDevice>,
+}
+
+/// A drive or a media changer that is passed through: its media are its own.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct PassedDevice {
+    pub(super) name: String,
+    /// Its type, for people.
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    /// Its URI.
+    pub(super) source: String,
 }
 
 /// A media changer.
@@ -343,7 +357,23 @@ async fn list(json: bool, server: &ServerSocket) -> Outcome {
     }
     let drives = listed.drives.iter().map(Drive::line);
     let elements = listed.changers.iter().flat_map(Changer::lines);
-    drives.chain(elements).try_for_each(|line| say(&line))
+    let passed = listed.passed.iter().map(PassedDevice::line);
+    let lines: Vec<_> = drives.chain(elements).chain(passed).collect();
+    if lines.is_empty() {
+        return say(NONE);
+    }
+    lines.iter().try_for_each(|line| say(line))
+}
+
+/// What is listed where there is nothing to list.
+const NONE: &str = "no drives and no media changers: a volume cdrom:[ISO], tape:[PATH] or changer:DIR of `serve` is one";
+
+impl PassedDevice {
+    fn line(&self) -> String {
+        let Self { name, kind, source } = self;
+        let (name, kind, source) = (OneLine(name), OneLine(kind), OneLine(source));
+        format!("{name}: {kind} {source}, passed through: its media are not managed here")
+    }
 }
 
 impl Changer {

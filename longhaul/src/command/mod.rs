@@ -111,7 +111,7 @@ fn say_done(line: &str) -> Outcome {
 }
 
 fn say_text(line: &impl Display) -> Outcome {
-    match write(line) {
+    match standard_output().and_then(|()| write(line)) {
         Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Err(Failure::output_closed()),
         written => written.or_fail(cannot_write),
     }
@@ -126,6 +126,14 @@ fn say_json(value: &impl Serialize) -> Outcome {
 /// Writes a line that a script may be waiting for, of a program that goes on: it must not end unheard.
 fn announce(line: &str) -> Outcome {
     write(&Printable(line)).or_fail(cannot_write)
+}
+
+/// Fails if the process was started without a standard output. A program that goes on may have nobody to talk to.
+pub(crate) fn standard_output() -> io::Result<()> {
+    match host::standard_output::was_closed() {
+        true => Err(rustix::io::Errno::BADF.into()),
+        false => Ok(()),
+    }
 }
 
 fn write(line: &impl Display) -> io::Result<()> {

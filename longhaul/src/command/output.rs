@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio::task::block_in_place;
 
 use super::new_file::NewFile;
+use super::standard_output;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 
@@ -30,6 +31,7 @@ pub(super) enum Output {
 impl Output {
     pub(super) fn to(path: &Path) -> Outcome<Self> {
         if is_stream(path) {
+            standard_output().map_err(not_written)?;
             return Ok(Self::Stream(io::stdout()));
         }
         let cannot = || format!("cannot write {}", path.shown());

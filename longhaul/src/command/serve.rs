@@ -7,6 +7,7 @@ mod clients;
 mod closing;
 mod config_edit;
 mod conflicts;
+mod devices;
 mod gateway;
 mod hyperscsi;
 mod invitations;
@@ -57,11 +58,9 @@ use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::sealing::{Seal, sealing};
-use crate::served_volumes;
 use crate::served_volumes::{Found, LeftState, OnExchange, ServedVolumes, VolumeIdentity};
 use crate::state::StateDir;
 use crate::stop::Stop;
-use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
 use crate::target::lun::{
@@ -268,7 +267,7 @@ async fn begin(
     if let Some(name) = invite
         && let Some(invited) = live.invite_first(name).await?
     {
-        invited.print()?;
+        invited.print(str::to_owned)?;
     }
     tokio::spawn(systemd::watchdog(server.accept_probe()));
     Ok(server)
@@ -358,8 +357,9 @@ async fn open(
         match open_one(&with_medium, (state, &served), exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
+                let named = conflicts::named(volume, &volumes[..chains.len()]);
                 discard(chains, volumes, state).await;
-                return Err(failure.within(&format!("volume {}", volume.name)));
+                return Err(failure.within(&named));
             }
         }
     }
@@ -390,12 +390,7 @@ async fn remember(
     }
     let mut found = Vec::new();
     for (volume, chain) in volumes.iter().zip(chains) {
-        let told = chain.probe().await?;
-        let upstream =
-            told.map(|TargetInfo { vendor, product, serial, volume, luks_uuid, .. }| {
-                served_volumes::Upstream { vendor, product, serial, volume, luks_uuid }
-            });
-        let upstream = upstream.or_else(|| chain.image().map(served_volumes::Upstream::image));
+        let upstream = devices::upstream(chain).await?;
         found.push(Found::new(volume.clone(), chain.found_file().as_ref(), upstream));
     }
     let (state, configured) = (config.state.clone(), config.volumes.clone());

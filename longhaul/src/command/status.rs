@@ -18,10 +18,13 @@ use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::{Json, OneLine, Shown as _};
 use crate::progress::rate;
+use crate::scsi_device::Connection;
 use crate::size::Size;
 use crate::target::meter::{Activity, Work};
 use crate::target::shares::ShareStatus;
-use crate::target::status::{ClusterStatus, LinkLosses, PathStatus, SessionStatus, Status};
+use crate::target::status::{
+    ClusterStatus, DeviceStatus, LinkLosses, PathStatus, SessionStatus, Status,
+};
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
 #[derive(Debug, clap::Args)]
@@ -276,7 +279,8 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         let Activity { in_flight, failed, aborted, .. } = told;
         let _ = writeln!(text, "{target}");
         for (lun, size) in now.status.units.get(target).into_iter().flatten() {
-            let _ = writeln!(text, "  unit {lun}, {} bytes", Size(*size));
+            let device = now.status.devices.get(target).and_then(|units| units.get(lun));
+            let _ = writeln!(text, "  unit {lun}, {}", unit(device, *size));
             let Status { outages, losses, moved, .. } = &now.status;
             let lost = "flushes fail until it is opened again: ";
             for (told, what) in [(outages, ""), (losses, lost), (moved, "")] {
@@ -339,6 +343,22 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         }
     }
     text
+}
+
+/// What a unit is. Of a device that is passed through the size is not known here.
+fn unit(device: Option<&DeviceStatus>, size: u64) -> String {
+    let size = Size(size);
+    match device {
+        None => format!("{size} bytes"),
+        Some(DeviceStatus { kind, source: None, .. }) if size.0 == 0 => OneLine(kind).to_string(),
+        Some(DeviceStatus { kind, source: None, .. }) => format!("{}, {size} bytes", OneLine(kind)),
+        Some(DeviceStatus { kind, source: Some(source), connection }) => {
+            // What is wrong with it has a line of its own.
+            let is_well = connection.as_deref() == Some(&*Connection::Connected.to_string());
+            let connected = if is_well { ", connected" } else { "" };
+            format!("{} {}{connected}", OneLine(kind), OneLine(source))
+        }
+    }
 }
 
 /// A line for each client that is given anything.
@@ -418,6 +438,34 @@ mod tests {
         let look = StatusSample { status, at: Instant::now() };
         let told = describe(&look, &look, false);
         assert!(told.contains(&format!("  unit 0, 1M bytes\n    {outage}\n")), "{told}");
+    }
+
+    #[test]
+    fn unit_that_is_no_disk_says_what_it_is_and_only_a_size_that_is_known() {
+        let device = |source: Option<&str>, connection: Option<&str>| DeviceStatus {
+            kind: "tape drive".to_owned(),
+            source: source.map(str::to_owned),
+            connection: connection.map(str::to_owned),
+        };
+        let remote = Some("scsi:iscsi://far/iqn.x:t/0");
+        for (found, size, text) in [
+            (None, 1 << 20, "1M bytes"),
+            (Some(device(None, None)), 1 << 20, "tape drive, 1M bytes"),
+            (Some(device(None, None)), 0, "tape drive"),
+            (Some(device(Some("scsi:/dev/nst0"), None)), 0, "tape drive scsi:/dev/nst0"),
+            (
+                Some(device(remote, Some("connected"))),
+                0,
+                "tape drive scsi:iscsi://far/iqn.x:t/0, connected",
+            ),
+            (
+                Some(device(remote, Some("reconnecting for 3 s"))),
+                0,
+                "tape drive scsi:iscsi://far/iqn.x:t/0",
+            ),
+        ] {
+            assert_eq!(unit(found.as_ref(), size), text);
+        }
     }
 
     #[test]

@@ -19,7 +19,8 @@ use volume::tape::{BLOCK_MAX, Moved, Read, Tape, TapeError, TapeResult};
 
 use self::blocks::{Blocks, Encrypted, Plain};
 use self::encryption::{DecryptArgs, Decryption, EncryptArgs, Encryption, Unusable};
-use super::{closing, say, say_done, say_json, stop_on_signals, unless_stopped};
+use super::output::not_written;
+use super::{closing, say, say_done, say_json, standard_output, stop_on_signals, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome};
@@ -308,6 +309,7 @@ async fn export(
             if number >= tape_files(tape) {
                 return Err(missing());
             }
+            standard_output().map_err(not_written)?;
             let mut out = io::stdout().lock();
             let exported = export_file(tape, number, &mut decryption, &mut out).await?;
             exported

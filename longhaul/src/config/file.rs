@@ -186,6 +186,9 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> V
     });
     let upstream = upstream(name, &table, &given);
     let unlock = unlock(&table, &given.unlock);
+    if unlock.is_some() && said.uri.as_ref().is_some_and(Uri::is_passed_through) {
+        table.note("a device is passed through as it is: a key opens encrypted volumes alone");
+    }
     let uri = said.uri.as_ref();
     let is_shared = upstream.shared && !uri.is_none_or(Uri::is_remote);
     if is_shared || (upstream != Upstream::default() && !uri.is_none_or(Uri::has_login)) {

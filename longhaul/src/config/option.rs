@@ -143,6 +143,7 @@ pub(super) fn idle_passed(uri: &Uri, said: &VolumeOptions) -> Option<String> {
         ("block_size", said.block_size.is_some()),
         ("physical_block_size", said.physical_block_size.is_some()),
         ("removable", said.removable.unwrap_or_default()),
+        ("thin=false", said.thin == Some(false)),
         ("sanitize_rate", said.sanitize_rate.is_some()),
         ("vendor", said.vendor.is_some()),
         ("product", said.product.is_some()),

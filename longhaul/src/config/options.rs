@@ -277,10 +277,10 @@ options! {
         }
         serial: Option<Label<SERIAL_MAX>> = text => {
             kind: LABEL,
-            default: Standard::Words("a random one"),
+            default: Standard::Words("one of its own"),
             place: Place::Both,
             help: "Serial number, up to 200 characters",
-            manual: "If left out, it is made when a file, device or volume of another target is served first, noted in the state directory, and new for any other ([rules](spec/recovery.md#files-of-a-server))",
+            manual: "If left out, that of a file, device or volume of another target is a random one, noted in the state directory ([rules](spec/recovery.md#files-of-a-server)); that of `cdrom:`, `tape:` and `changer:` follows from `target` and `lun`, that of `scsi:` also from the device's own; that of memory is new at each start",
         }
         shared: Option<bool> = switch => {
             kind: SWITCH,

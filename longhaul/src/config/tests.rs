@@ -190,6 +190,16 @@ fn mistake_is_found_at_its_line() {
             3,
             "connections: a string is expected here, not true",
         ),
+        (
+            "[volumes.a]\nuri = \"scsi:/dev/sg0\"\nkey_file = \"k\"\n",
+            1,
+            "a device is passed through as it is: a key opens encrypted volumes alone",
+        ),
+        (
+            "[volumes.a]\nuri = \"scsi:/dev/sg0\"\nthin = false\n",
+            1,
+            "passed through as it is, and thin=false is for other volumes",
+        ),
         (&format!("{volume}allow_discards = true\n"), 3, "for encrypted volumes"),
         (&format!("{volume}crypto_erase = true\n"), 3, "for encrypted volumes"),
         (&format!("{volume}[clients.b]\nchap_secret_env = \"X\"\n"), 3, "missing field `volumes`"),

@@ -33,7 +33,7 @@ struct Candidate<'a> {
 
 impl ServedVolumes {
     /// The identities of volumes that have just been opened. Without a state directory they follow from the names of their
-    /// units.
+    /// units, and from the units behind those.
     pub(crate) fn identify(&self, found: &[Found]) -> Outcome<Vec<VolumeIdentity>> {
         for unreadable in &self.unreadable {
             let of = found.iter().find(|found| {
@@ -52,15 +52,14 @@ impl ServedVolumes {
         }
         let identify = |found: &Found| {
             let volume = &found.volume;
-            let named = || Identity::new(volume.target.as_str(), volume.lun).serial;
             let source = if self.directory.is_some() { Source::of(found)? } else { None };
             let identity = match source {
                 Some(source) => {
                     return Candidate { found, source, notes: &self.notes }.identify();
                 }
-                None if is_known_by_name(&volume.uri) => named(),
+                None if is_known_by_name(&volume.uri) => named(found),
                 None if self.directory.is_some() || volume.uri.vanishes() => random()?,
-                None => named(),
+                None => named(found),
             };
             let serial = volume.configured_serial().unwrap_or(&identity).to_owned();
             Ok(VolumeIdentity { identity, serial })
@@ -223,6 +222,19 @@ fn random() -> Outcome<String> {
     let random = getrandom::u64().or_fail(|| "cannot make a serial number".to_owned())?;
     Ok(format!("{random:016x}"))
 }
+
+/// The number that follows from the name of the unit; and where another unit is behind it, which may have the same name,
+/// from the serial number of that too.
+fn named(Found { volume, upstream, .. }: &Found) -> String {
+    let (target, lun) = (volume.target.as_str(), volume.lun);
+    if !volume.uri.is_passed_through() && !volume.uri.is_partly_remote() {
+        return Identity::new(target, lun).serial;
+    }
+    let serial = upstream.as_ref().and_then(|upstream| upstream.serial.clone());
+    let source = serial.filter(|serial| !serial.is_empty());
+    Identity::serial_behind(target, lun, &source.unwrap_or_else(|| volume.uri.to_string()))
+}
+
 /// Whether it is a drive, a changer or a device: whatever is in it, it is what its name says.
 fn is_known_by_name(uri: &crate::uri::Uri) -> bool {
     uri.has_medium() || uri.is_changer() || uri.is_passed_through()

@@ -77,6 +77,13 @@ impl Upstream {
         Self { vendor, product, serial: Some(id), volume: None, luks_uuid: None }
     }
 
+    /// That of a device that is passed through, which is asked for no more.
+    pub(crate) fn passed(serial: Option<&str>) -> Self {
+        let serial = serial.map(str::to_owned);
+        let (vendor, product) = (String::new(), String::new());
+        Self { vendor, product, serial, volume: None, luks_uuid: None }
+    }
+
     /// A volume that was not encrypted may have been since, by its clients. An earlier release neither noted identities nor
     /// showed one.
     fn is(&self, noted: &Self) -> bool {

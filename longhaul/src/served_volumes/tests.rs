@@ -138,6 +138,32 @@ fn without_a_state_directory_the_identity_follows_from_the_unit() {
     assert!(first[0] != first[1] && first[2] != second[2], "{first:?} {second:?}");
 }
 
+/// The unit behind it may have the same name, and two units with one number are two paths to one disk to their clients.
+#[test]
+fn unit_that_hands_another_on_has_another_number_than_that() {
+    let fixture = Fixture::new();
+    let named = fixture.one("x", "tape:", "");
+    let behind = |upstream: Option<&str>| {
+        let upstream = Upstream::passed(upstream);
+        let volumes = [("x", "scsi:iscsi://far/iqn.2026-11.dev.longhaul:x", "")];
+        fixture.serve_upstream(&volumes, Some(&upstream)).remove(0)
+    };
+    let (first, unknown) = (behind(Some(&named)), behind(None));
+    let next = behind(Some(&first));
+    let all = BTreeSet::from([named.clone(), first.clone(), next, unknown.clone()]);
+    assert_eq!(all.len(), 4, "{all:?}");
+    assert_eq!((behind(Some(&named)), behind(Some(""))), (first, unknown), "after a restart");
+    // Without a state directory that of a volume follows from its name too.
+    let config = fixture.config(&[("x", "iscsi://far/iqn.2026-11.dev.longhaul:x", "")]);
+    let found = config.volumes.into_iter().map(opened).map(|found| {
+        let upstream = Some(Upstream::passed(Some(&named)));
+        Found { upstream, ..found }
+    });
+    let found: Vec<_> = found.collect();
+    let identities = ServedVolumes::read_from(None).identify(&found).unwrap();
+    assert_ne!(identities[0].serial, named);
+}
+
 #[test]
 fn file_that_was_changed_while_it_was_not_served_is_another_volume() {
     let fixture = Fixture::new();

@@ -1,6 +1,7 @@
 //! Other users of a file or block device of this machine. Locks keep programs apart, but the kernel's own users
 //! take none: loop devices, mounts, swap and the device mapper.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::iter::once;
@@ -43,8 +44,29 @@ pub fn system_user(path: &Path, access: Access) -> io::Result<Option<String>> {
     Ok(user.or_else(|| is_swap(path).then(|| "swap space of the system".to_owned())))
 }
 
+/// A process that holds a lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LockHolder {
+    pid: u32,
+    /// What it is called, if that is known.
+    name: Option<String>,
+}
+
+impl LockHolder {
+    pub(crate) fn is_this_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)?;
+        self.name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
+    }
+}
+
 /// The process that holds a lock on the file at `path`, as far as this user may know.
-pub(crate) fn lock_holder(path: &Path) -> Option<String> {
+pub(crate) fn lock_holder(path: &Path) -> Option<LockHolder> {
     let file = fs::metadata(path).ok()?;
     let processes = fs::read_dir("/proc").ok()?.flatten().map(|process| process.path());
     let is_numbered = |process: &PathBuf| {
@@ -55,11 +77,9 @@ pub(crate) fn lock_holder(path: &Path) -> Option<String> {
         let mut descriptors = descriptors.map(|descriptor| descriptor.path());
         descriptors.any(|descriptor| is_locked_by(process, &descriptor, (file.dev(), file.ino())))
     })?;
-    let pid = holder.file_name()?.to_string_lossy();
-    Some(match fs::read_to_string(holder.join("comm")) {
-        Ok(name) => format!("process {pid} ({})", name.trim()),
-        Err(_) => format!("process {pid}"),
-    })
+    let pid = holder.file_name()?.to_str()?.parse().ok()?;
+    let name = fs::read_to_string(holder.join("comm")).ok();
+    Some(LockHolder { pid, name: name.map(|name| name.trim().to_owned()) })
 }
 
 /// Whether a descriptor of a process is of this file, and holds a lock: proc_pid_fdinfo(5) shows those.
@@ -110,7 +130,8 @@ fn user_of_backing_file(device: &Path, access: Access) -> Option<String> {
     }
     // One of its two locks may be ours by now.
     drop(behind);
-    let holder = lock_holder(&path).unwrap_or_else(|| "another process".to_owned());
+    let holder = lock_holder(&path);
+    let holder = holder.map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
     Some(format!("a loop device over {}, which is in use by {holder}", path.shown()))
 }
 
@@ -328,6 +349,7 @@ mod tests {
         assert_eq!(lock_holder(&path), None);
         assert!(file.try_lock(Access::Write).unwrap());
         let holder = lock_holder(&path).expect("a process");
-        assert!(holder.starts_with(&format!("process {} (", std::process::id())), "{holder}");
+        let named = format!("process {} (", std::process::id());
+        assert!(holder.is_this_process() && holder.to_string().starts_with(&named), "{holder}");
     }
 }

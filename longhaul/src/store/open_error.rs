@@ -8,6 +8,9 @@ pub enum OpenError {
     /// It is in use.
     #[error("it is in use by another process, or by another volume of this one")]
     InUse,
+    /// This process has locked it.
+    #[error("this process uses it already")]
+    UsedHere,
     /// A process has locked it.
     #[error("it is in use by {0}")]
     LockedBy(String),

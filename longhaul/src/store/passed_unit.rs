@@ -25,7 +25,8 @@ use super::abilities::{BoxFuture, Close};
 use super::scsi::{Answer, Completion, Executed, Lost, NoStatus, RawUnit, ResetAnswer};
 use crate::printable::OneLine;
 use crate::scsi_device::{
-    self, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice, ask,
+    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice,
+    ask,
 };
 use crate::stop::{Stop, Stopper};
 
@@ -70,6 +71,8 @@ pub struct PassedUnit {
     peripheral: u8,
     transfer_max: u32,
     block_length: u32,
+    serial: Option<String>,
+    connection: Arc<Mutex<Connection>>,
     /// Ends the task when it is dropped.
     stopper: Mutex<Option<Stopper>>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -101,12 +104,16 @@ async fn open_with(
 ) -> Result<PassedUnit, DeviceFailure> {
     let peripheral = unit.standard().device_type();
     let class = DeviceClass::of(peripheral);
+    let serial = unit.serial().filter(|serial| !serial.is_empty()).map(str::to_owned);
     let most = u32::try_from(unit.transfer_max()).unwrap_or(u32::MAX);
     let (jobs, job_queue) = mpsc::channel(1);
     let (resets, reset_queue) = mpsc::channel(1);
     let (stopper, stop) = Stopper::new();
-    let queues = Queues { jobs: job_queue, resets: reset_queue, waiting: None };
-    let worker = Worker { unit, name, class, attentions: VecDeque::new(), queues, times };
+    let failure = DeviceFailure::Gone;
+    let queues = Queues { jobs: job_queue, resets: reset_queue, waiting: None, failure };
+    let connection = Arc::new(Mutex::new(Connection::Connected));
+    let (attentions, noted) = (VecDeque::new(), Arc::clone(&connection));
+    let worker = Worker { unit, name, class, attentions, queues, times, connection: noted };
     let mut opened = PassedUnit {
         turn: Arc::new(Semaphore::new(1)),
         jobs,
@@ -114,6 +121,8 @@ async fn open_with(
         peripheral,
         transfer_max: most.min(volume::TRANSFER_MAX),
         block_length: 0,
+        serial,
+        connection,
         stopper: Mutex::new(Some(stopper)),
         worker: Mutex::new(Some(tokio::spawn(worker.run(stop)))),
     };
@@ -165,6 +174,10 @@ impl ScsiDevice for PassedUnit {
         self.block_length
     }
 
+    fn serial(&self) -> Option<&str> {
+        self.serial.as_deref()
+    }
+
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
         let (turn, jobs) = (Arc::clone(&self.turn), self.jobs.clone());
         Box::pin(async move {
@@ -191,6 +204,10 @@ impl ScsiDevice for PassedUnit {
     fn tells_of_losses(&self) -> bool {
         true
     }
+
+    fn connection(&self) -> Option<Connection> {
+        Some(self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
 }
 
 impl Close for PassedUnit {
@@ -212,6 +229,8 @@ struct Queues {
     resets: mpsc::Receiver<oneshot::Sender<()>>,
     /// A command that was not sent yet.
     waiting: Option<Job>,
+    /// What its client is told where there is no session for too long.
+    failure: DeviceFailure,
 }
 
 impl Queues {
@@ -221,9 +240,9 @@ impl Queues {
         loop {
             let is_late = Instant::now() >= last;
             if is_late && let Some(job) = self.waiting.take() {
-                job.end(Err(DeviceFailure::Gone));
+                job.end(Err(self.failure));
             }
-            let Self { jobs, resets, waiting } = self;
+            let Self { jobs, resets, waiting, .. } = self;
             let is_free = waiting.is_none();
             tokio::select! {
                 done = &mut work => return done,
@@ -257,6 +276,13 @@ impl Outage {
     }
 }
 
+/// Why the unit was not opened again.
+struct FailedAttempt {
+    why: String,
+    /// Another unit answers in its place.
+    is_another: bool,
+}
+
 /// How a command has ended, and whether the session has.
 type Run = (Result<DeviceAnswer, DeviceFailure>, Option<Outage>);
 
@@ -268,6 +294,7 @@ struct Worker {
     attentions: VecDeque<Bytes>,
     queues: Queues,
     times: Times,
+    connection: Arc<Mutex<Connection>>,
 }
 
 impl Worker {
@@ -383,36 +410,66 @@ impl Worker {
         outage
     }
 
-    /// Opens the unit again, and finds out what there is to be told of the time between.
+    /// Opens the unit again, and finds out what there is to be told of the time between. Where another one answers in its place
+    /// no command waits: that does not pass by itself.
     async fn reconnect(&mut self, Outage { why, mut is_uncertain }: Outage) {
         tracing::warn!(unit = self.name, why, "pass-through: connection to the unit lost");
-        let (last, mut wait) = (Instant::now() + self.times.reached, self.times.first_wait);
+        let mut last = Instant::now() + self.times.reached;
+        let (since, mut wait) = (Instant::now().into_std(), self.times.first_wait);
+        self.note_failure(since, 0, &why, false);
         let mut reasons = String::new();
-        loop {
-            let Self { unit, queues, .. } = self;
-            let failed = match queues.meanwhile(last, unit.log_in_again(is_uncertain)).await {
-                Ok(()) => {
-                    is_uncertain = false;
-                    match self.hear(last).await {
-                        Ok(()) => break,
-                        Err(lost) => OneLine(&lost).to_string(),
-                    }
-                }
-                Err(not) => OneLine(&*not.why).to_string(),
+        for attempts in 1.. {
+            let failed = match self.try_again(last, &mut is_uncertain).await {
+                Ok(()) => break,
+                Err(failed) => failed,
             };
+            let FailedAttempt { why, is_another } = failed;
+            self.note_failure(since, attempts, &why, is_another);
+            if is_another {
+                last = last.min(Instant::now());
+            }
             // The same is not told again and again.
-            if failed != reasons {
-                tracing::warn!(
-                    unit = self.name,
-                    why = failed,
-                    "pass-through: cannot reach the unit"
-                );
-                reasons = failed;
+            if why != reasons {
+                tracing::warn!(unit = self.name, why, "pass-through: cannot reach the unit");
+                reasons = why;
             }
             self.queues.meanwhile(last, sleep(wait)).await;
             wait = (wait * 2).min(self.times.wait_max);
         }
+        self.note_connection(Connection::Connected);
         tracing::info!(unit = self.name, "pass-through: connected to the unit again");
+    }
+
+    /// One attempt to open it again. A session that was opened has ended what was left of the one before.
+    async fn try_again(
+        &mut self,
+        last: Instant,
+        is_uncertain: &mut bool,
+    ) -> Result<(), FailedAttempt> {
+        let Self { unit, queues, .. } = self;
+        let opened = queues.meanwhile(last, unit.log_in_again(*is_uncertain)).await;
+        opened.map_err(|not| {
+            let why = OneLine(&*not.why).to_string();
+            FailedAttempt { why, is_another: not.is_another }
+        })?;
+        *is_uncertain = false;
+        let heard = self.hear(last).await;
+        heard.map_err(|lost| FailedAttempt { why: OneLine(&lost).to_string(), is_another: false })
+    }
+
+    /// Notes why there is no session, for commands and for people.
+    fn note_failure(&mut self, since: std::time::Instant, attempts: u64, why: &str, another: bool) {
+        let why = why.to_owned();
+        let (failure, connection) = match another {
+            true => (DeviceFailure::Replaced, Connection::Refused { since, why }),
+            false => (DeviceFailure::Gone, Connection::Lost { since, attempts, why }),
+        };
+        self.queues.failure = failure;
+        self.note_connection(connection);
+    }
+
+    fn note_connection(&self, connection: Connection) {
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 
     /// Asks what the unit has to tell. All sessions before are over, of which the clients have to know.

@@ -15,7 +15,8 @@ use proto::scsi::pass_through::block_length;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::scsi_device::{
-    self, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice, ask,
+    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice,
+    ask,
 };
 
 /// Why a device cannot be passed through.
@@ -49,6 +50,7 @@ pub struct ScsiGeneric {
     peripheral: u8,
     transfer_max: u32,
     block_length: u32,
+    serial: Option<String>,
 }
 
 struct Job {
@@ -74,6 +76,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
         peripheral: 0x1F,
         transfer_max: most.min(TRANSFER_MAX) as u32,
         block_length: 0,
+        serial: None,
     };
     let work = move || work(&device, &queue);
     thread::Builder::new().name("scsi".into()).spawn(work).map_err(ScsiGenericError::Thread)?;
@@ -84,6 +87,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
         (Status::Good, Some(peripheral)) if peripheral >> 5 == 0 => {
             opened.peripheral = peripheral & 0x1F;
             opened.block_length = scsi_device::block_length(&opened, &mut |_| ()).await;
+            opened.serial = scsi_device::serial_number(&opened, &mut |_| ()).await;
             Ok(opened)
         }
         _ => Err(ScsiGenericError::Inquiry),
@@ -104,6 +108,10 @@ impl ScsiDevice for ScsiGeneric {
 
     fn block_length(&self) -> u32 {
         self.block_length
+    }
+
+    fn serial(&self) -> Option<&str> {
+        self.serial.as_deref()
     }
 
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
@@ -130,6 +138,10 @@ impl ScsiDevice for ScsiGeneric {
     /// The kernel may reset it unasked, and hear alone that it did.
     fn tells_of_losses(&self) -> bool {
         false
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        None
     }
 }
 

@@ -70,6 +70,8 @@ impl Meter {
     /// A command ended with a status other than GOOD.
     pub fn ended_badly(&self, kind: Kind, sense: &[u8]) {
         match Sense::parse(sense) {
+            // A file mark, or a block that is shorter than asked for (SSC-4, 7.4): it was carried out.
+            Some(sense) if sense.is_success() => {}
             Some(sense) if is_refusal(kind, &sense) => add(&self.refused, 1),
             _ => add(&self.failed, 1),
         }
@@ -102,12 +104,18 @@ impl Meter {
     }
 }
 
+/// The additional sense code of drives without a medium.
+const NO_MEDIUM: u8 = Additional::MEDIUM_NOT_PRESENT.code;
+
 /// Whether nothing has failed: an initiator was told what has happened before its command (SAM-5, 5.14), which it
-/// then sends again, or it asked whether the disk has a command or a page, as all do that look at a new disk.
+/// then sends again, or it asked whether the disk has a command or a page, as all do that look at a new disk, or whether a
+/// drive has a medium, as systems do again and again. A tape that is read to its end tells of that so too.
 fn is_refusal(kind: Kind, sense: &Sense) -> bool {
     let asked = [Additional::INVALID_COMMAND_OPERATION_CODE, Additional::INVALID_FIELD_IN_CDB];
     match sense.key {
         Key::UnitAttention => true,
+        Key::NotReady => kind == Kind::Other && sense.additional.code == NO_MEDIUM,
+        Key::BlankCheck => sense.additional == Additional::END_OF_DATA,
         Key::IllegalRequest => kind == Kind::Other && asked.contains(&sense.additional),
         _ => false,
     }
@@ -145,9 +153,9 @@ pub struct Activity {
     pub writes: Work,
     /// All else.
     pub others: Work,
-    /// Commands that ended with a status other than GOOD, but for those that were refused.
+    /// Commands that ended with a status other than GOOD, but for those that were refused or carried out all the same.
     pub failed: u64,
-    /// Commands that asked for what the disk has not, and those that were told a unit attention.
+    /// Commands that asked for what the unit has not, or whether it has a medium, and those that were told a unit attention.
     #[serde(default)]
     pub refused: u64,
     /// Commands that ended before they were done.
@@ -290,21 +298,28 @@ mod tests {
             (Kind::Other, illegal(Additional::INVALID_FIELD_IN_CDB)),
             (Kind::Other, illegal(Additional::INVALID_COMMAND_OPERATION_CODE)),
             (Kind::Read, attention),
+            (Kind::Other, Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN)),
+            (Kind::Read, Sense::new(Key::BlankCheck, Additional::END_OF_DATA)),
         ] {
             meter.ended_badly(kind, &sense.emit(Format::Fixed));
         }
-        assert_eq!((meter.activity().refused, meter.activity().failed), (3, 0));
+        assert_eq!((meter.activity().refused, meter.activity().failed), (5, 0));
+        let mark = Sense::new(Key::NoSense, Additional::FILEMARK_DETECTED);
+        meter.ended_badly(Kind::Read, &mark.emit(Format::Fixed));
+        assert_eq!((meter.activity().refused, meter.activity().failed), (5, 0), "it has read");
         let error = Sense::new(Key::MediumError, Additional::UNRECOVERED_READ_ERROR);
         for (kind, sense) in [
             (Kind::Write, illegal(Additional::INVALID_FIELD_IN_CDB)),
             (Kind::Read, illegal(Additional::LBA_OUT_OF_RANGE)),
             (Kind::Other, error),
+            (Kind::Other, Sense::new(Key::NotReady, Additional::NO_RESPONSE_TO_SELECTION)),
+            (Kind::Read, Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT)),
         ] {
             meter.ended_badly(kind, &sense.emit(Format::Descriptor));
         }
         // A status without sense, such as a reservation conflict.
         meter.ended_badly(Kind::Other, &[]);
-        assert_eq!((meter.activity().refused, meter.activity().failed), (3, 4));
+        assert_eq!((meter.activity().refused, meter.activity().failed), (5, 6));
     }
 
     #[test]

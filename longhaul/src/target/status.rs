@@ -20,6 +20,9 @@ pub struct Status {
     /// The sizes of the units of each target in bytes, by their numbers.
     #[serde(default)]
     pub units: BTreeMap<String, BTreeMap<u16, u64>>,
+    /// What units are that are no disks, or are passed through.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, BTreeMap<u16, DeviceStatus>>,
     /// Why flushes of units fail that have lost writes.
     #[serde(default)]
     pub losses: BTreeMap<String, BTreeMap<u16, String>>,
@@ -41,6 +44,20 @@ pub struct Status {
     /// How a gateway of a cluster is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+}
+
+/// What a unit is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its type, for people.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The URI of the device that it passes through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// How the connection to that is, if it is the unit of a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<String>,
 }
 
 /// What a gateway says of its cluster.

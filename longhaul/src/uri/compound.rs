@@ -102,6 +102,18 @@ pub fn end_of(text: &str) -> Option<usize> {
     None
 }
 
+/// Reads a member of the volume `text`, which stands in so many others.
+fn member(text: &str, item: &str, depth: usize) -> Result<Uri, UriError> {
+    let member = Uri::read(item, depth + 1)?;
+    if member.is_passed_through() {
+        let why = format!(
+            "{member} is passed through as it is, command by command, and has no blocks of ours: name it alone"
+        );
+        return Err(UriError::Compound(text.to_owned(), why));
+    }
+    Ok(member)
+}
+
 /// Whether volumes of this scheme are made of others.
 pub(super) fn is_compound(scheme: &str) -> bool {
     matches!(scheme, "concat" | "stripe" | "mirror" | "overlay" | "limit")
@@ -123,7 +135,7 @@ pub(super) fn parse(text: &str, depth: usize) -> Result<Compound, UriError> {
     for item in split(list) {
         match option(&item) {
             Some((key, value)) => items.options.push((key.to_owned(), value.to_owned())),
-            None => items.members.push(Uri::read(&item, depth + 1)?),
+            None => items.members.push(member(text, &item, depth)?),
         }
     }
     match (scheme, argument) {
@@ -373,6 +385,11 @@ mod tests {
     #[test]
     fn malformed_value_is_named() {
         for (text, why) in [
+            ("limit:(scsi:/dev/sg0,iops=5)", "scsi:/dev/sg0 is passed through as it is"),
+            (
+                "mirror:(file:a,limit:(scsi:iscsi://h/iqn.x:a,iops=5))",
+                "scsi:iscsi://h:3260/iqn.x:a/0",
+            ),
             ("concat:file:a,file:b", "its members stand in parentheses"),
             ("concat:(file:a))", "nothing behind them"),
             ("concat:(file:a,b)", "`b` names no volume"),

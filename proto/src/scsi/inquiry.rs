@@ -163,8 +163,7 @@ impl Identity {
     #[must_use]
     pub fn new(target: impl Into<String>, lun: u16) -> Self {
         let target = target.into();
-        let digest = digest(&target, lun, "serial");
-        let serial: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let serial = serial_text(digest(&target, lun, "serial"));
         Self {
             vendor: "LONGHAUL".into(),
             product: DeviceType::Disk.product().into(),
@@ -174,6 +173,13 @@ impl Identity {
             target,
             lun,
         }
+    }
+
+    /// The serial number of unit `lun` of `target` that hands another unit on, which tells `source` of itself. Both may
+    /// have the same names, and clients would take units with one serial number for two paths to one.
+    #[must_use]
+    pub fn serial_behind(target: &str, lun: u16, source: &str) -> String {
+        serial_text(digest(target, lun, &format!("serial behind {source}")))
     }
 
     /// The standard page of this unit.
@@ -281,6 +287,10 @@ impl Identity {
     }
 }
 
+fn serial_text(digest: [u8; 32]) -> String {
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn digest(target: &str, lun: u16, purpose: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(target.as_bytes());
@@ -374,6 +384,14 @@ pub fn body(page: u8, bytes: &[u8]) -> Result<&[u8], Malformed> {
 pub fn volume(bytes: &[u8]) -> Option<String> {
     let identity = body(page::VOLUME, bytes).ok()?.strip_prefix(VOLUME_PAGE)?;
     Some(String::from_utf8_lossy(identity).into_owned())
+}
+
+/// The serial number of a unit, from a whole page. The Linux kernel's target ends it with a zero.
+#[must_use]
+pub fn serial(bytes: &[u8]) -> Option<String> {
+    let body = body(page::SERIAL, bytes).ok()?;
+    let padding = |c: char| c == '\0' || c.is_whitespace();
+    Some(String::from_utf8_lossy(body).trim_matches(padding).to_owned())
 }
 
 /// The body of the extended INQUIRY data page (SPC-4, 7.8): simple, ordered and head-of-queue tasks,
@@ -581,6 +599,28 @@ mod tests {
         let all: std::collections::HashSet<_> = pages.iter().flatten().collect();
         assert_eq!(all.len(), 4);
         assert_eq!(pages[0][0], Identity::new("iqn.x:a", 0).identification_page(1));
+    }
+
+    #[test]
+    fn serial_number_of_a_unit_that_hands_another_on_is_its_own() {
+        let mut serials = vec![Identity::new("iqn.x:a", 0).serial];
+        // Each is behind the one before, under the same name.
+        for _ in 0..3 {
+            let next = Identity::serial_behind("iqn.x:a", 0, serials.last().unwrap());
+            assert!(next.len() == 16 && !serials.contains(&next), "{next} {serials:?}");
+            serials.push(next);
+        }
+        let again = Identity::serial_behind("iqn.x:a", 0, &serials[0]);
+        assert_eq!(again, serials[1], "it is the same after a restart");
+        assert_ne!(Identity::serial_behind("iqn.x:a", 1, &serials[0]), again);
+    }
+
+    #[test]
+    fn a_serial_number_is_told_from_its_padding() {
+        for text in [b"ab12\0".as_slice(), b"  ab12", b"ab12 \0\0"] {
+            let page = [&[0, page::SERIAL, 0, text.len() as u8], text].concat();
+            assert_eq!(serial(&page).as_deref(), Some("ab12"));
+        }
     }
 
     #[test]

@@ -154,8 +154,8 @@ fn place(uri: &Uri) -> Option<StoreName> {
     match uri.location() {
         uri::Location::Process(_)
         | uri::Location::Several(_)
-        | uri::Location::Drive(_)
-        | uri::Location::Tape(_) => None,
+        | uri::Location::Drive(None)
+        | uri::Location::Tape(None) => None,
         uri::Location::Changer(directory) => {
             let found = directory.metadata().ok()?;
             Some(StoreName::Inode(found.dev(), found.ino()))
@@ -170,7 +170,10 @@ fn place(uri: &Uri) -> Option<StoreName> {
             Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))
         }
         uri::Location::Image(image) => Some(StoreName::Unit(image.to_string())),
-        uri::Location::File(path) | uri::Location::Device(path) => match path.metadata() {
+        uri::Location::File(path)
+        | uri::Location::Device(path)
+        | uri::Location::Drive(Some(path))
+        | uri::Location::Tape(Some(path)) => match path.metadata() {
             Ok(found) if found.file_type().is_block_device() => {
                 Some(StoreName::Device(found.rdev()))
             }
@@ -185,6 +188,18 @@ fn place(uri: &Uri) -> Option<StoreName> {
     }
 }
 
+/// The volume as people know it, with the one of `others` that uses the same store.
+pub(super) fn named(volume: &Served, others: &[Served]) -> String {
+    let places = |volume: &Served| -> Vec<_> {
+        volume.uri.leaves().into_iter().filter_map(|(leaf, _)| place(leaf)).collect()
+    };
+    let own = places(volume);
+    let is_same = |other: &&Served| places(other).iter().any(|place| own.contains(place));
+    let same = others.iter().find(is_same).map(|other| &other.name);
+    let same = same.map(|other| format!(" (volume {other} uses the same)"));
+    format!("volume {}{}", volume.name, same.unwrap_or_default())
+}
+
 /// A store is several volumes only if nobody writes to it.
 fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
     let mut seen: BTreeMap<StoreName, (&Served, bool)> = BTreeMap::new();
@@ -192,7 +207,9 @@ fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
     for volume in volumes {
         for (leaf, is_only_read) in volume.uri.leaves() {
             let Some(place) = place(leaf) else { continue };
-            let is_read = volume.read_only || is_only_read;
+            // A disc that was pressed can be in several drives.
+            let is_pressed = leaf.is_disc() && volume.blank.is_none();
+            let is_read = volume.read_only || is_only_read || is_pressed;
             let Some((other, is_other_read)) = seen.get(&place) else {
                 seen.insert(place, (volume, is_read));
                 continue;
@@ -201,8 +218,11 @@ fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
                 let why = match other.name == volume.name {
                     true => format!("{leaf} is in {} twice", volume.uri),
                     false => {
-                        let name = &other.name;
-                        format!("{leaf} is what volume {name} is: one volume is served once")
+                        let (first, second) = (&other.name, &volume.name);
+                        format!(
+                            "{leaf} is used twice in this configuration, by the volumes {first} and {second}: one volume is \
+                             served once"
+                        )
                     }
                 };
                 wrong.push((volume, why));
@@ -429,6 +449,22 @@ mod tests {
         ] {
             let volume =
                 |name, file| format!("[volumes.{name}]\nuri = 'file:{}'\n{more}\n", path(file));
+            let said = found(&(volume("a", one) + &volume("b", two)), &[]);
+            assert_eq!(said.len(), usize::from(refused), "{one} {two} {more}: {said:?}");
+            let both = "is used twice in this configuration, by the volumes a and b";
+            assert!(said.iter().all(|said| said.contains(both)), "{said:?}");
+        }
+        for (one, two, more, refused) in [
+            ("tape", "tape", "", true),
+            ("tape", "tape", "read_only = true", false),
+            ("file", "tape", "", true),
+            ("file", "cdrom", "", true),
+            ("cdrom", "cdrom", "", false),
+            ("cdrom", "cdrom", "blank = 'bd-r'", true),
+        ] {
+            let volume = |name, scheme| {
+                format!("[volumes.{name}]\nuri = '{scheme}:{}'\n{more}\n", path("one"))
+            };
             let said = found(&(volume("a", one) + &volume("b", two)), &[]);
             assert_eq!(said.len(), usize::from(refused), "{one} {two} {more}: {said:?}");
         }

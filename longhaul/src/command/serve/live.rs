@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use super::closing::Closings;
+use super::devices::device_status;
 use super::invitations::OpenInvitations;
 use super::limits::limits;
 use super::movements::Movements;
@@ -424,6 +425,10 @@ impl Live {
         status.cluster = self.cluster.as_ref().map(|cluster| cluster.observer().status());
         for Served { name, target, lun, .. } in &self.config.volumes {
             let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
+            if let Some(device) = device_status(chain) {
+                let units = status.devices.entry(target.as_str().to_owned()).or_default();
+                units.insert(*lun, device);
+            }
             let told = [
                 (&mut status.outages, chain.observer().outage()),
                 (&mut status.losses, chain.loss()),

@@ -8,10 +8,13 @@ use proto::scsi::unit::optical::{DiscStatus, DiscType};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use super::devices::passed_device;
 use super::live::{Live, OpenVolume};
 use super::{open_one, served_before};
 use crate::chain::Chain;
-use crate::command::media::{Drive, Listed, Made, Recordable, RecordedState, Request};
+use crate::command::media::{
+    Drive, Listed, Made, PassedDevice, Recordable, RecordedState, Request,
+};
 use crate::config::Served;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
@@ -39,7 +42,8 @@ impl Live {
         let cannot = || "cannot read the request: is the server of another release?".to_owned();
         match serde_json::from_str(request).or_fail(cannot)? {
             Request::List => {
-                let listed = Listed { drives: self.drives(), changers: self.changers() };
+                let (drives, changers) = (self.drives(), self.changers());
+                let listed = Listed { drives, changers, passed: self.passed_devices() };
                 serde_json::to_string(&listed).or_fail(|| "cannot list the drives".to_owned())
             }
             Request::Load { drive, disc, made, force } => {
@@ -70,6 +74,13 @@ impl Live {
             })
         };
         self.volumes().iter().filter_map(drive).collect()
+    }
+
+    /// The drives and media changers that are passed through.
+    fn passed_devices(&self) -> Vec<PassedDevice> {
+        let open = |volume: &Served| self.open_volumes.get_key_value(&volume.name);
+        let open = self.volumes().iter().filter_map(open);
+        open.filter_map(|(name, open)| passed_device(name, &open.chain)).collect()
     }
 
     async fn load(

@@ -266,7 +266,7 @@ const OF_TARGETS: [Value<Activity>; 4] = [
     (
         MetricType::Counter,
         "refused",
-        "Commands that asked for what the disk has not, or were told a unit attention.",
+        "Commands that asked for what the unit has not, or whether it has a medium, or were told a unit attention.",
         |work| work.refused,
     ),
     (MetricType::Counter, "aborted", "Commands that were aborted.", |work| work.aborted),

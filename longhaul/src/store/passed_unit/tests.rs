@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proto::scsi::command::Standard;
 use tokio::sync::Notify;
@@ -27,6 +27,8 @@ struct Script {
     logins: Mutex<Vec<bool>>,
     /// How many logins fail.
     unreachable: AtomicUsize,
+    /// Another unit is in its place.
+    is_another: AtomicBool,
     resets: AtomicUsize,
     ended: Notify,
     closed: AtomicUsize,
@@ -121,10 +123,11 @@ impl RawUnit for Scripted {
         let fewer = |left: usize| left.checked_sub(1);
         let left = &self.script.unreachable;
         let fails = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok();
+        let is_another = self.script.is_another.load(Ordering::Acquire);
         Box::pin(async move {
-            let why = || Box::new(lost());
-            match fails {
-                true => Err(NotOpen { why: why(), is_fleeting: true, is_refused: false }),
+            let (why, is_fleeting) = (Box::new(lost()), !is_another);
+            match fails || is_another {
+                true => Err(NotOpen { why, is_fleeting, is_refused: false, is_another }),
                 false => Ok(()),
             }
         })
@@ -313,6 +316,30 @@ async fn unit_that_stays_away_does_not_respond_until_it_is_back() {
     assert_eq!((told.key, told.additional), (Key::UnitAttention, Additional::NEXUS_LOSS));
     assert_eq!(tells(&tape, WRITE).await, None);
     assert_eq!(script.taken(), [WRITE, READY, WRITE]);
+}
+
+#[tokio::test]
+async fn command_does_not_wait_where_another_unit_is_in_its_place() {
+    let (script, tape) = tape().await;
+    assert_eq!(tape.connection(), Some(Connection::Connected));
+    script.is_another.store(true, Ordering::Release);
+    script.ended.notify_one();
+    // All others would be told after the time that a unit may stay away.
+    assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Replaced));
+    let told = tape.connection().unwrap().to_string();
+    assert!(told.contains("refused for ") && told.contains("the cable is out"), "{told}");
+    script.is_another.store(false, Ordering::Release);
+    script.unreachable.store(usize::MAX, Ordering::Release);
+    while !matches!(tape.connection(), Some(Connection::Lost { .. })) {
+        yield_now().await;
+    }
+    assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Gone), "it may be the same again");
+    script.unreachable.store(0, Ordering::Release);
+    while tape.connection() != Some(Connection::Connected) {
+        yield_now().await;
+    }
+    assert_eq!(tells(&tape, WRITE).await, Some(Additional::NEXUS_LOSS));
+    assert!(script.taken().iter().all(|code| *code == READY), "none was sent to the other");
 }
 
 #[tokio::test]

@@ -113,7 +113,7 @@ impl Device {
             is_withheld: mode.is_none() || tells_extents.is_none(),
             is_disc: is_drive,
             standard,
-            serial: serial?.as_deref().and_then(serial_number),
+            serial: serial?.as_deref().and_then(inquiry::serial),
             volume: volume?.as_deref().and_then(inquiry::volume),
             capacity,
             mode: if is_drive { DISC } else { mode.unwrap_or_default() },
@@ -227,29 +227,9 @@ async fn vital<S: Session>(
     if pages.contains(&code) { answered(unit.ask(Command::vital(code)).await) } else { Ok(None) }
 }
 
-pub(super) fn serial_number(page: &[u8]) -> Option<String> {
-    let body = inquiry::body(page::SERIAL, page).ok()?;
-    // The Linux kernel's target ends it with a zero.
-    let padding = |c: char| c == '\0' || c.is_whitespace();
-    Some(String::from_utf8_lossy(body).trim_matches(padding).to_owned())
-}
-
 async fn tells_extents<S: Session>(unit: &Unit<S>, capacity: &Capacity) -> Result<bool, UnitError> {
     if !capacity.provisioning_managed {
         return Ok(false);
     }
     Ok(answered(unit.ask(Command::get_lba_status(0, 1)).await)?.is_some())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_serial_number_is_told_from_its_padding() {
-        for serial in [b"ab12\0".as_slice(), b"  ab12", b"ab12 \0\0"] {
-            let page = [&[0, page::SERIAL, 0, serial.len() as u8], serial].concat();
-            assert_eq!(serial_number(&page).as_deref(), Some("ab12"));
-        }
-    }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::scsi::command::{Command, designated_vendor, vital_pages};
-use proto::scsi::inquiry::{Standard, page};
+use proto::scsi::inquiry::{self, Standard, page};
 
 use super::connect::OPENED_WITHIN;
-use super::device::{DeviceError, serial_number};
+use super::device::DeviceError;
 use super::error::OpenError;
 use super::options::Options;
 use super::reservation::{Request, Reservation, ReservationError};
@@ -34,12 +34,15 @@ pub struct NotOpen {
     pub is_fleeting: bool,
     /// The unit takes no reservation of this client: nobody else has it.
     pub is_refused: bool,
+    /// Another unit answers in its place.
+    pub is_another: bool,
 }
 
 impl<E: StdError + Send + Sync + 'static> From<OpenError<E>> for NotOpen {
     fn from(why: OpenError<E>) -> Self {
         let is_refused = matches!(&why, OpenError::Reservation(ReservationError::Failed(_)));
-        Self { is_fleeting: why.is_fleeting(), is_refused, why: Box::new(why) }
+        let is_another = matches!(&why, OpenError::Changed(_));
+        Self { is_fleeting: why.is_fleeting(), is_refused, is_another, why: Box::new(why) }
     }
 }
 
@@ -223,7 +226,7 @@ async fn ask_what_it_is<S: Session>(unit: &Unit<S>) -> Result<Described, DeviceE
     let vendor = identified.as_deref().and_then(designated_vendor);
     let is_longhaul = standard.vendor.trim() == VENDOR
         || vendor.is_some_and(|vendor| vendor == VENDOR.as_bytes());
-    let serial = serial.as_deref().and_then(serial_number);
+    let serial = serial.as_deref().and_then(inquiry::serial);
     Ok(Described { standard, serial, is_longhaul })
 }
 

@@ -56,6 +56,15 @@ impl UnitError {
         matches!(self, Self::Sense(sense) if empty.contains(&sense.additional))
     }
 
+    /// Its server does not reach it, or wants somebody to look at it.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        let away = [Additional::NO_RESPONSE_TO_SELECTION, Additional::MANUAL_INTERVENTION_REQUIRED];
+        let is_away =
+            |sense: &Sense| sense.key == Key::NotReady && away.contains(&sense.additional);
+        matches!(self, Self::Sense(sense) if !sense.deferred && is_away(sense))
+    }
+
     /// The kind of failure this is to a caller of a volume: the one table.
     #[must_use]
     pub fn kind(&self) -> Kind {

@@ -414,6 +414,9 @@ impl Core {
         let sense = |key, additional| Fault::Check(Sense::new(key, additional));
         match why {
             DeviceFailure::Gone => sense(Key::NotReady, Additional::NO_RESPONSE_TO_SELECTION),
+            DeviceFailure::Replaced => {
+                sense(Key::NotReady, Additional::MANUAL_INTERVENTION_REQUIRED)
+            }
             DeviceFailure::TimedOut => sense(Key::AbortedCommand, Additional::COMMAND_TIMEOUT),
             DeviceFailure::Busy => Fault::Status(Status::Busy),
             // What it did to the device is not known: the client has to look.

@@ -13,7 +13,7 @@ use super::super::super::test_initiator::TestInitiator;
 use super::super::tests::{ME, OTHER, block, good, sense};
 use super::super::{Disk, Options};
 use super::*;
-use crate::scsi_device::Pending;
+use crate::scsi_device::{Connection, Pending};
 
 /// A device that does what it is told, and notes what it was asked for.
 struct Fake {
@@ -65,6 +65,10 @@ impl ScsiDevice for Fake {
         self.block_length
     }
 
+    fn serial(&self) -> Option<&str> {
+        None
+    }
+
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
         self.asked.lock().unwrap().push(request);
         let answer = self.answers.lock().unwrap().pop_front().unwrap_or_else(|| Ok(done(&[])));
@@ -84,6 +88,10 @@ impl ScsiDevice for Fake {
 
     fn tells_of_losses(&self) -> bool {
         self.tells_of_losses
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        None
     }
 }
 
@@ -375,6 +383,7 @@ async fn failures_of_the_way_have_a_sense_of_their_own() {
     let (fake, tape) = tape().await;
     for (failure, key, additional) in [
         (DeviceFailure::Gone, Key::NotReady, Additional::NO_RESPONSE_TO_SELECTION),
+        (DeviceFailure::Replaced, Key::NotReady, Additional::MANUAL_INTERVENTION_REQUIRED),
         (DeviceFailure::TimedOut, Key::AbortedCommand, Additional::COMMAND_TIMEOUT),
         (DeviceFailure::Lost, Key::AbortedCommand, Additional::COMMUNICATION_FAILURE),
         (DeviceFailure::Broken, Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
