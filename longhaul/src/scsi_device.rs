@@ -152,7 +152,8 @@ const ASKED_MAX: usize = 8;
 /// How long it may take to tell how it is.
 const QUERY: Duration = Duration::from_secs(60);
 
-/// Asks a device something that changes nothing. Unit attentions that it tells instead are for `on_attention`.
+/// Asks a device something that changes nothing. Unit attentions and deferred errors that it tells instead are for
+/// `on_attention`: nobody else is told of them.
 pub async fn ask(
     device: &dyn ScsiDevice,
     block: &[u8],
@@ -168,7 +169,9 @@ pub async fn ask(
         let answer = device.execute(request).await?;
         asked += 1;
         match Sense::parse(&answer.sense) {
-            Some(sense) if sense.key == Key::UnitAttention && asked < ASKED_MAX => {
+            Some(sense)
+                if (sense.key == Key::UnitAttention || sense.deferred) && asked < ASKED_MAX =>
+            {
                 on_attention(sense);
             }
             _ => return Ok(answer),

@@ -4,14 +4,14 @@
 //! nor its harm is known. Many clients share the one initiator port by which the device is reached: what the device keeps
 //! for each initiator port (reservations, unit attentions, the prevention of removal) is kept for each client here.
 
-mod head;
 pub mod identity;
 mod length;
+mod medium_use;
 pub mod opcodes;
 mod table;
 
-pub use head::HeadUse;
 pub use length::{Geometry, Transfer};
+pub use medium_use::MediumUse;
 pub use table::{Row, commands};
 
 use std::time::Duration;

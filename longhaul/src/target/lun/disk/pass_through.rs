@@ -15,7 +15,7 @@ use proto::scsi::attention::AttentionHandling::Reports;
 use proto::scsi::cdb::{Block, MinimumAccess};
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{
-    self, DeviceClass, Geometry, Handling, HeadUse, Plan, Rights, Transfer, identity, opcodes,
+    self, DeviceClass, Geometry, Handling, MediumUse, Plan, Rights, Transfer, identity, opcodes,
     permits,
 };
 use proto::scsi::reservation::Class;
@@ -107,14 +107,17 @@ impl PassThroughDevice {
         Geometry { block_length, transfer_max: self.device.transfer_max() }
     }
 
-    /// A client that has to find out where the head of the drive is does not begin where it is.
-    fn check_head(&self, Caller { nexus, .. }: Caller, opcode: u8) -> Result<(), Sense> {
-        let usage = HeadUse::of(opcode);
-        let is_tape = self.class == DeviceClass::Tape;
-        match nexus.is_none_or(|nexus| !is_tape || self.clients.knows_head(nexus, usage)) {
-            true => Ok(()),
-            false => Err(Sense::new(Key::AbortedCommand, Additional::SEQUENTIAL_POSITIONING_ERROR)),
+    /// A client that has to find out what is in the drive changes nothing before.
+    fn check_looked(&self, Caller { nexus, .. }: Caller, opcode: u8) -> Result<(), Sense> {
+        let usage = MediumUse::of(self.class, opcode);
+        if nexus.is_none_or(|nexus| self.clients.has_looked(nexus, usage)) {
+            return Ok(());
         }
+        let additional = match self.class {
+            DeviceClass::Tape => Additional::SEQUENTIAL_POSITIONING_ERROR,
+            _ => Additional::MEDIUM_MAY_HAVE_CHANGED,
+        };
+        Err(Sense::new(Key::AbortedCommand, additional))
     }
 }
 
@@ -290,7 +293,7 @@ impl Core {
             }
             let _turn = abort.unless(passed.turn.lock()).await?;
             self.check_attention(caller)?;
-            passed.check_head(caller, request.block[0])?;
+            passed.check_looked(caller, request.block[0])?;
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
             let DeviceAnswer { status, data, sense, residual } =
                 executed.map_err(|why| self.device_failed(passed, caller, why))?;
@@ -335,7 +338,7 @@ impl Core {
         additional: Additional,
     ) -> bool {
         if [RESET_CODE, MEDIUM_CODE].contains(&additional.code) {
-            passed.clients.lose_head();
+            passed.clients.must_look();
         }
         if additional.code == RESET_CODE {
             if passed.was_reset.swap(false, Ordering::AcqRel) {
@@ -378,7 +381,7 @@ impl Core {
         }
         let _turn = passed.turn.lock().await;
         let mut told = |sense: Sense| {
-            self.note_attention(passed, Caller::OURS, sense.additional);
+            self.note_sense(passed, Caller::OURS, &sense.emit(Format::Fixed).into());
         };
         let length = block_length(&*passed.device, &mut told).await;
         passed.block_length.store(length, Ordering::Release);
@@ -402,7 +405,7 @@ impl Core {
         }
         let may_be_reset = matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost);
         if may_be_reset {
-            passed.clients.lose_head();
+            passed.clients.must_look();
             passed.is_stale.store(true, Ordering::Release);
         }
         if may_be_reset && !passed.device.tells_of_losses() {
@@ -509,7 +512,13 @@ impl Core {
                 let format = if flags & 0x01 == 0 { Format::Fixed } else { Format::Descriptor };
                 Ok(good(truncate(attention.emit(format), room.into())))
             }
-            None => self.forward(passed, nexus, command, plan, abort).await,
+            None => {
+                let response = self.forward(passed, nexus, command, plan, abort).await?;
+                // What the device tells here it tells nobody else.
+                let caller = Caller { nexus: Some(nexus), is_told: false };
+                self.note_sense(passed, caller, &response.data.concat().into());
+                Ok(response)
+            }
         }
     }
 
@@ -629,7 +638,7 @@ impl Core {
         let Some(passed) = self.state.passed.clone() else { return };
         passed.resets.send_modify(|under_way| *under_way += 1);
         passed.was_reset.store(true, Ordering::Release);
-        passed.clients.lose_head();
+        passed.clients.must_look();
         tokio::spawn(async move {
             passed.device.reset().await;
             // SPC-4, 6.14: nothing prevents the removal after that.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use proto::scsi::pass_through::HeadUse;
+use proto::scsi::pass_through::{DeviceClass, MediumUse};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::{DeviceType, Parsed, Sense};
 
@@ -30,17 +30,8 @@ impl Unaware {
         command: &Parsed,
         attention: &Sense,
     ) {
-        let Sense { key, additional, .. } = *attention;
-        // A new session has nothing under way.
-        let is_login = additional == Additional::POWER_ON_OR_RESET;
-        let codes = [
-            Additional::MEDIUM_MAY_HAVE_CHANGED.code,
-            Additional::POWER_ON_OR_RESET.code,
-            Additional::COMMANDS_CLEARED.code,
-        ];
-        let is_news = key == Key::UnitAttention && !is_login && codes.contains(&additional.code);
         // Who asks how the drive is waits for the answer.
-        if is_news && use_of_medium(device, command.opcode) != HeadUse::Finds {
+        if is_news(device, attention) && use_of_medium(device, command.opcode) != MediumUse::Finds {
             self.who().insert(nexus);
             self.any.store(true, Ordering::Release);
         }
@@ -57,15 +48,15 @@ impl Unaware {
             return Ok(());
         }
         match use_of_medium(device, command.opcode) {
-            HeadUse::Finds => self.forget(nexus),
-            HeadUse::Begins if self.who().contains(&nexus) => {
+            MediumUse::Finds => self.forget(nexus),
+            MediumUse::Relies if self.who().contains(&nexus) => {
                 let additional = match device {
                     DeviceType::Tape => Additional::SEQUENTIAL_POSITIONING_ERROR,
                     _ => Additional::MEDIUM_MAY_HAVE_CHANGED,
                 };
                 return Err(Sense::new(Key::AbortedCommand, additional));
             }
-            HeadUse::Begins | HeadUse::None => {}
+            MediumUse::Relies | MediumUse::None => {}
         }
         Ok(())
     }
@@ -82,24 +73,20 @@ impl Unaware {
     }
 }
 
-/// What a command has to do with the medium in a drive.
-const fn use_of_medium(device: DeviceType, opcode: u8) -> HeadUse {
-    match device {
-        DeviceType::Tape => HeadUse::of(opcode),
-        DeviceType::Optical => use_of_disc(opcode),
-        _ => HeadUse::None,
-    }
+fn use_of_medium(device: DeviceType, opcode: u8) -> MediumUse {
+    MediumUse::of(DeviceClass::of(device.code()), opcode)
 }
 
-/// What a command of an optical drive has to do with the disc that is in it (MMC-6, table 244).
-const fn use_of_disc(opcode: u8) -> HeadUse {
-    match opcode {
-        // FORMAT UNIT, WRITE, WRITE AND VERIFY, RESERVE TRACK, CLOSE TRACK SESSION and SEND CUE SHEET.
-        0x04 | 0x2A | 0x2E | 0xAA | 0x53 | 0x5B | 0x5D => HeadUse::Begins,
-        // TEST UNIT READY, READ CAPACITY, READ TOC, READ DISC INFORMATION and READ TRACK INFORMATION.
-        0x00 | 0x25 | 0x43 | 0x51 | 0x52 => HeadUse::Finds,
-        _ => HeadUse::None,
-    }
+/// Whether a unit attention says that the medium in a drive of that type, or the place of its head, may be another one than
+/// an initiator believes that has commands under way.
+fn is_news(device: DeviceType, attention: &Sense) -> bool {
+    let Sense { key, additional, .. } = *attention;
+    let of_any = [Additional::MEDIUM_MAY_HAVE_CHANGED.code];
+    let of_tape = [Additional::POWER_ON_OR_RESET.code, Additional::COMMANDS_CLEARED.code];
+    // A new session has nothing under way.
+    let is_login = additional == Additional::POWER_ON_OR_RESET;
+    let is_of_tape = device == DeviceType::Tape && of_tape.contains(&additional.code) && !is_login;
+    key == Key::UnitAttention && (is_of_tape || of_any.contains(&additional.code))
 }
 
 #[cfg(test)]
@@ -129,7 +116,9 @@ mod tests {
             told(Additional::POWER_ON_OR_RESET);
             told(Additional::MODE_PARAMETERS_CHANGED);
             assert!(check(me, write));
-            for news in [Additional::MEDIUM_MAY_HAVE_CHANGED, Additional::BUS_DEVICE_RESET] {
+            let of_tape = [Additional::BUS_DEVICE_RESET, Additional::COMMANDS_CLEARED];
+            let of_tape = of_tape.into_iter().filter(|_| device == DeviceType::Tape);
+            for news in [Additional::MEDIUM_MAY_HAVE_CHANGED].into_iter().chain(of_tape) {
                 told(news);
                 assert!(!check(me, write) && !check(me, write) && check(other, write));
                 assert!(
@@ -140,7 +129,7 @@ mod tests {
             }
             told_by(0x00, Additional::MEDIUM_MAY_HAVE_CHANGED);
             assert!(check(me, write), "it has asked");
-            told(Additional::COMMANDS_CLEARED);
+            told(Additional::MEDIUM_MAY_HAVE_CHANGED);
             assert!(!check(me, write));
             unaware.forget(me);
             assert!(check(me, write));
