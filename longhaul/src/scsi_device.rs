@@ -12,8 +12,8 @@ use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::sense::Key;
 use proto::scsi::{Sense, Status};
 
-/// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun goes on, and
-/// commands that come later wait for its end.
+/// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun is aborted where
+/// that is possible, or goes on, and commands that come later wait for its end.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A device. It carries out its commands one after the other, as they come.

@@ -24,7 +24,9 @@ use common::{LONGHAUL, PATIENCE, Running, run};
 use longhaul::{sealing, site_key};
 use peer::Peer;
 use port::Port;
-use proto::iscsi::header::BHS_LEN;
+use proto::iscsi::header::{
+    BHS_LEN, Header, ScsiCommand, TaskFunction, TaskManagementRequest, TaskResponse,
+};
 use proto::scsi::Sense;
 use proto::scsi::sense::{Additional, Key};
 use rustix::process::Signal;
@@ -581,8 +583,7 @@ fn client_that_stops_keeps_no_other_from_the_unit() {
     let mut silent = site.peer(1, "disk");
     for itt in 1000..1064 {
         let command = silent.command(itt, peer::read_16(0, 512));
-        let command =
-            proto::iscsi::header::ScsiCommand { read: true, expected_len: 512 * 512, ..command };
+        let command = ScsiCommand { read: true, expected_len: 512 * 512, ..command };
         silent.send(command, bytes::Bytes::new());
     }
     let mut other = site.peer(2, "disk");
@@ -590,6 +591,61 @@ fn client_that_stops_keeps_no_other_from_the_unit() {
     assert_eq!(ask(&mut other, &[0x28, 0, 0, 0, 0, 9, 0, 0, 1, 0], &[], 512), Ok(vec![7; 512]));
     drop(silent);
     site.stop();
+}
+
+/// The answer to a task management function for command 1000.
+fn manage(peer: &mut Peer, function: TaskFunction) -> TaskResponse {
+    let request = TaskManagementRequest {
+        immediate: true,
+        function,
+        itt: 2000,
+        referenced_tag: if function == TaskFunction::ABORT_TASK { 1000 } else { u32::MAX },
+        cmd_sn: peer.cmd_sn,
+        ..TaskManagementRequest::default()
+    };
+    peer.send(request, bytes::Bytes::new());
+    match peer.receive().expect("an answer").header {
+        Header::TaskManagementResponse(answer) => answer.response,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The unit stands still, so that the commands end by nothing else.
+#[test]
+fn command_that_is_aborted_is_aborted_at_the_server_too() {
+    let homes = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [there, middle, home] = homes.each_ref().map(TempDir::path);
+    let passed = |server| format!("backup=scsi:iscsi://{server}/{TARGET}backup");
+    let (drive, at) = serve_at(there, "127.0.0.1:0", &["backup=tape:a.tape,size=16M"]);
+    let (server, at) = serve_at(middle, "127.0.0.1:0", &[&passed(at)]);
+    let (gateway, portal) = serve_at(home, "127.0.0.1:0", &[&passed(at)]);
+    let mut peer = Peer::log_in(portal, "iqn.2001-04.com.example:1", 1, &format!("{TARGET}backup"));
+    assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
+    let status = || units::done(middle, &["status", "--json", "--control", "control.sock"]);
+    drive.signal(Signal::STOP);
+    for (count, function) in (1..).zip([TaskFunction::ABORT_TASK, TaskFunction::ABORT_TASK_SET]) {
+        let mut block = [0; 16];
+        block[..6].copy_from_slice(REWIND);
+        let command = peer.command(1000, block);
+        peer.send(command, bytes::Bytes::new());
+        wait_until(|| status().contains("\"in_flight\":1"));
+        assert_eq!(manage(&mut peer, function), TaskResponse::COMPLETE);
+        wait_until(|| status().contains(&format!("\"aborted\":{count},")));
+    }
+    drive.signal(Signal::CONT);
+    assert_eq!(ask(&mut peer, READY, &[], 0), Ok(vec![]));
+    drop(peer);
+    for server in [gateway, server, drive] {
+        assert!(server.stop().success());
+    }
+}
+
+/// Waits until it is so.
+fn wait_until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it is never so");
+    }
 }
 
 #[test]

@@ -321,7 +321,7 @@ impl Worker {
     }
 
     /// Carries a command out, unless nobody waits for it, or there is something else to be told first.
-    async fn carry_out(&mut self, job: Job) -> Option<Outage> {
+    async fn carry_out(&mut self, mut job: Job) -> Option<Outage> {
         if job.answer.is_closed() {
             return None;
         }
@@ -336,7 +336,7 @@ impl Worker {
         let (command, data) = command(request);
         match self.unit.send(command, data).await {
             Ok(answer) => {
-                let (ended, outage) = self.follow(answer, &job.request).await;
+                let (ended, outage) = self.follow(answer, &mut job).await;
                 job.end(ended);
                 outage
             }
@@ -348,18 +348,24 @@ impl Worker {
         }
     }
 
-    /// Waits for the end of a command, which a reset may bring about. One that does not end in time loses its session, and
-    /// ends with that.
-    async fn follow(&mut self, mut answer: Answer, request: &DeviceRequest) -> Run {
-        let sent = length(&request.data);
-        let mut failure = DeviceFailure::TimedOut;
-        let mut deadline = pin!(sleep(request.timeout));
+    /// Waits for the end of a command, which a reset may bring about, or that its client aborts it. One that does not end in
+    /// time loses its session, and ends with that.
+    async fn follow(&mut self, mut answer: Answer, job: &mut Job) -> Run {
+        let sent = length(&job.request.data);
+        let (mut failure, mut is_aborted) = (DeviceFailure::TimedOut, false);
+        let mut deadline = pin!(sleep(job.request.timeout));
         loop {
             tokio::select! {
                 ended = &mut answer => return self.judge(ended, sent),
                 () = &mut deadline => {
                     let why = failure.to_string();
                     return (Err(failure), Some(Outage { why, is_uncertain: true }));
+                }
+                () = job.answer.closed(), if !is_aborted => {
+                    is_aborted = true;
+                    if let Err(lost) = self.unit.abort_all().await {
+                        return (Err(DeviceFailure::Lost), Some(Outage::of(&lost, true)));
+                    }
                 }
                 Some(done) = self.queues.resets.recv() => {
                     let lost = self.reset(done).await;

@@ -320,6 +320,14 @@ impl Driver {
                     }
                 }
             }
+            Request::AbortAll => {
+                let is_command = |waiting: &Waiting| matches!(waiting, Waiting::Command { .. });
+                let all = self.waiting.iter().filter(|(_, waiting)| is_command(waiting));
+                for id in all.map(|(id, _)| *id).collect::<Vec<_>>() {
+                    // Without a connection there is nothing to abort.
+                    let _: Result<_, _> = self.machine.abort(now, self.device, id);
+                }
+            }
             Request::Settle(done) => {
                 self.settles.push((self.waiting.keys().copied().collect(), done));
                 self.tell_settled();

@@ -39,6 +39,7 @@ pub(super) struct Ended {
 pub(super) enum Request {
     Execute(Command, Bytes, oneshot::Sender<Result<Ended, SubmitError>>),
     ResetUnit(oneshot::Sender<ResetAnswer>),
+    AbortAll,
     /// Answered once what is under way has ended.
     Settle(oneshot::Sender<()>),
     /// Dropped when the session has ended.
@@ -103,8 +104,8 @@ impl Session {
     }
 }
 
-/// We abort nothing: what has ended with TASK ABORTED another one has ended at the unit, and is sent again like what
-/// finds the unit busy.
+/// Of what we abort nobody asks any more how it has ended. What else has ended with TASK ABORTED another one has ended at the
+/// unit, and is sent again like what finds the unit busy.
 fn executed(ended: Result<Ended, SubmitError>) -> Executed {
     match ended {
         Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
@@ -142,6 +143,10 @@ impl scsi::Session for Session {
 
     async fn reset_unit(&self, _lun: u64) -> Result<ResetAnswer, Lost> {
         self.ask(Request::ResetUnit).await
+    }
+
+    async fn abort_all(&self) -> Result<(), Lost> {
+        self.requests.send(Request::AbortAll).await.map_err(|_| self.lost())
     }
 
     fn announced(&self) -> &Announced {

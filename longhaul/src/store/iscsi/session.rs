@@ -66,6 +66,7 @@ enum Request {
     Path(oneshot::Sender<Info>),
     Text(Bytes, oneshot::Sender<Result<Vec<u8>, RejectReason>>),
     ResetUnit(u64, oneshot::Sender<TaskResponse>),
+    AbortAll,
     Settle(oneshot::Sender<()>),
     /// Dropped when the session has ended.
     Logout(oneshot::Sender<()>),
@@ -248,6 +249,11 @@ impl scsi::Session for Session {
                 answer: format!("{refused:?}"),
             },
         })
+    }
+
+    async fn abort_all(&self) -> Result<(), Lost> {
+        let sent = self.requests.send(Request::AbortAll).await;
+        sent.map_err(|_| self.lost(loss(&self.lost)))
     }
 
     fn announced(&self) -> &Announced {
@@ -492,6 +498,7 @@ impl Driver {
                     self.resets.push(done);
                     self.machine.reset_unit(lun);
                 }
+                Some(Request::AbortAll) => self.machine.abort_all(),
                 Some(Request::Settle(done)) => {
                     self.settles.push_back(done);
                     self.machine.settle();

@@ -30,6 +30,8 @@ struct Script {
     /// Another unit is in its place.
     is_another: AtomicBool,
     resets: AtomicUsize,
+    /// Ends what hangs.
+    aborted: Notify,
     ended: Notify,
     closed: AtomicUsize,
 }
@@ -101,7 +103,13 @@ impl RawUnit for Scripted {
             Ok(match act {
                 Act::End(completion) => Box::pin(async { Ok(Ok(completion)) }) as Answer,
                 Act::Lose | Act::Refuse => Box::pin(async { Err(lost()) }),
-                Act::Hang => Box::pin(pending()),
+                Act::Hang => {
+                    let script = Arc::clone(&self.script);
+                    Box::pin(async move {
+                        script.aborted.notified().await;
+                        Ok(Err(NoStatus::Aborted))
+                    })
+                }
             })
         })
     }
@@ -136,6 +144,11 @@ impl RawUnit for Scripted {
     fn reset(&self) -> Work<'_, Result<ResetAnswer, Lost>> {
         self.script.resets.fetch_add(1, Ordering::AcqRel);
         Box::pin(async { Ok(ResetAnswer::Complete) })
+    }
+
+    fn abort_all(&self) -> Work<'_, Result<(), Lost>> {
+        self.script.aborted.notify_one();
+        Box::pin(async { Ok(()) })
     }
 
     fn transfer_max(&self) -> u64 {
@@ -324,6 +337,9 @@ async fn command_does_not_wait_where_another_unit_is_in_its_place() {
     assert_eq!(tape.connection(), Some(Connection::Connected));
     script.is_another.store(true, Ordering::Release);
     script.ended.notify_one();
+    while !matches!(tape.connection(), Some(Connection::Refused { .. })) {
+        yield_now().await;
+    }
     // All others would be told after the time that a unit may stay away.
     assert_eq!(run(&tape, WRITE).await, Err(DeviceFailure::Replaced));
     let told = tape.connection().unwrap().to_string();
@@ -368,6 +384,20 @@ async fn command_that_does_not_end_in_time_ends_with_its_session() {
     assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
     assert_eq!(script.logins(), [true]);
     assert_eq!(script.resets.load(Ordering::Acquire), 0);
+}
+
+#[tokio::test]
+async fn abort_ends_the_command_at_the_unit_and_the_next_goes_on() {
+    let (script, tape) = tape().await;
+    script.will(Act::Hang);
+    let rewind = tokio::spawn(tape.execute(request(REWIND, DeviceData::None)));
+    while script.sent.lock().unwrap().is_empty() {
+        yield_now().await;
+    }
+    rewind.abort();
+    // It waits until the unit has ended the other, which it does not by itself.
+    assert_eq!(tells(&tape, WRITE).await, None);
+    assert_eq!((script.taken(), script.logins()), (vec![REWIND, WRITE], vec![]));
 }
 
 #[tokio::test]

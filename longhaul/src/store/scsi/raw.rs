@@ -83,6 +83,9 @@ pub trait RawUnit: Send + Sync {
     /// Resets it (LOGICAL UNIT RESET).
     fn reset(&self) -> Pending<'_, Result<ResetAnswer, Lost>>;
 
+    /// Asks the target to end all that this client has under way there. Each command has its answer all the same.
+    fn abort_all(&self) -> Pending<'_, Result<(), Lost>>;
+
     /// The most bytes that the transport carries with one command.
     fn transfer_max(&self) -> u64;
 
@@ -289,6 +292,10 @@ impl<T: Transport> RawUnit for TransportUnit<T> {
 
     fn reset(&self) -> Pending<'_, Result<ResetAnswer, Lost>> {
         Box::pin(self.unit.reset())
+    }
+
+    fn abort_all(&self) -> Pending<'_, Result<(), Lost>> {
+        Box::pin(self.unit.session().abort_all())
     }
 
     fn transfer_max(&self) -> u64 {

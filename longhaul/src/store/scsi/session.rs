@@ -125,6 +125,10 @@ pub trait Session: Clone + fmt::Debug + Send + Sync + 'static {
     /// Resets a logical unit; the answer comes when none of its tasks runs any more.
     fn reset_unit(&self, lun: u64) -> impl Future<Output = Result<ResetAnswer, Lost>> + Send;
 
+    /// Asks the target to end all commands of this session that it has (ABORT TASK; SAM-5, 7.2). Each has its answer all the
+    /// same, which says whether it was faster.
+    fn abort_all(&self) -> impl Future<Output = Result<(), Lost>> + Send;
+
     /// What its unit has told. It is noted before the command ends that was told of it.
     fn announced(&self) -> &Announced;
 

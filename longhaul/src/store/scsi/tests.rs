@@ -42,6 +42,10 @@ impl Session for SilentSession {
         pending().await
     }
 
+    async fn abort_all(&self) -> Result<(), Lost> {
+        pending().await
+    }
+
     fn announced(&self) -> &Announced {
         unreachable!("nothing is answered")
     }

@@ -366,6 +366,13 @@ impl<T> Initiator<T> {
         }
     }
 
+    /// The same of all commands there are.
+    pub fn abort_all(&mut self) {
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.abort_all(&mut self.connections);
+        }
+    }
+
     /// Resets a logical unit (LOGICAL UNIT RESET); [`Event::UnitReset`] follows.
     pub fn reset_unit(&mut self, lun: u64) {
         if let Phase::Session { session, .. } = &mut self.phase {

@@ -169,6 +169,16 @@ impl<T> Session<T> {
         });
     }
 
+    /// What is being aborted already is not asked for again.
+    pub(super) fn abort_all(&mut self, connections: &mut [Connection]) {
+        let queued = self.queue.iter().map(|(tag, ..)| *tag);
+        let aborting: Vec<_> = self.aborts.values().copied().collect();
+        let sent = self.tasks.keys().copied().filter(|tag| !aborting.contains(tag));
+        let mut tags: Vec<_> = queued.chain(sent).collect();
+        tags.sort_unstable();
+        tags.into_iter().for_each(|tag| self.abort(tag, connections));
+    }
+
     pub(super) fn reset_unit(&mut self, lun: u64, connections: &mut [Connection]) {
         let itt = self.new_tag();
         self.resets.push(itt);
