@@ -1,5 +1,7 @@
 //! A SCSI device that is not ours, to which command blocks go on: what a target passes through, whatever is between.
 
+mod jobs;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,6 +13,8 @@ use proto::scsi::inquiry;
 use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::sense::Key;
 use proto::scsi::{Sense, Status};
+
+pub use jobs::{Ended, Job, Turns};
 
 /// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun is aborted where
 /// that is possible, or goes on, and commands that come later wait for its end.
@@ -32,6 +36,9 @@ pub trait ScsiDevice: Send + Sync {
 
     /// Has a command carried out, once.
     fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>>;
+
+    /// What it has told to commands that were aborted, and so to nobody: see [`DeviceFailure::Unheard`].
+    fn take_unheard(&self) -> Vec<Bytes>;
 
     /// Resets the device, which ends what it is doing.
     fn reset(&self) -> Pending<()>;
@@ -132,6 +139,9 @@ pub enum DeviceFailure {
     /// It did not end in time.
     #[error("the device did not end a command in time")]
     TimedOut,
+    /// It was not begun: the device has told an aborted command what others have to hear before.
+    #[error("the device has told something that nobody has heard")]
+    Unheard,
     /// It was not begun, and can be tried again.
     #[error("the device cannot take a command now")]
     Busy,
@@ -145,6 +155,9 @@ pub enum DeviceFailure {
     #[error("the command did not get through to the device")]
     Broken,
 }
+
+/// The most sense data (SPC-4, 4.5.1).
+pub const SENSE_MAX: usize = 252;
 
 /// How often a device is asked again that has a unit attention to tell first.
 const ASKED_MAX: usize = 8;
@@ -166,8 +179,18 @@ pub async fn ask(
     loop {
         let data = if room == 0 { DeviceData::None } else { DeviceData::In(room) };
         let request = DeviceRequest { block: padded, data, timeout: QUERY };
-        let answer = device.execute(request).await?;
         asked += 1;
+        let answer = match device.execute(request).await {
+            Err(DeviceFailure::Unheard) if asked < ASKED_MAX => {
+                device
+                    .take_unheard()
+                    .iter()
+                    .filter_map(|told| Sense::parse(told))
+                    .for_each(&mut *on_attention);
+                continue;
+            }
+            answer => answer?,
+        };
         match Sense::parse(&answer.sense) {
             Some(sense)
                 if (sense.key == Key::UnitAttention || sense.deferred) && asked < ASKED_MAX =>

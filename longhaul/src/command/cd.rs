@@ -12,7 +12,7 @@ use proto::scsi::DeviceType;
 
 use super::named;
 use super::options::{LoginArgs, OutageArgs};
-use super::units::type_name;
+use super::unit_type::type_name;
 use crate::chain::UnitOptions;
 use crate::failure::{Failure, Outcome};
 use crate::uri::Uri;

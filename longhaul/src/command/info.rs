@@ -7,7 +7,8 @@ use volume::layer::pipeline::Settings;
 
 use super::named;
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
-use super::units::{describe_unit, short_name};
+use super::unit_type::short_name;
+use super::units::describe_unit;
 use super::unsent::{Unsent, tell_of_unsent};
 use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions, UnitOptions, open_unit};
 use crate::failure::{Failure, Outcome};

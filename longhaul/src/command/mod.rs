@@ -58,6 +58,7 @@ pub mod tape;
 mod trace_file;
 pub mod tune;
 pub mod umount;
+mod unit_type;
 mod units;
 mod unsent;
 pub mod upgrade;

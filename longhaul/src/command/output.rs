@@ -12,7 +12,7 @@ use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 
 /// How many zeroes are written at once where there can be no hole.
-const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Whether a path stands for standard output.
 pub(super) fn is_stream(path: &Path) -> bool {

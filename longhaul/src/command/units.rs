@@ -12,23 +12,12 @@ use proto::scsi::{DeviceType, Status};
 use serde::Serialize;
 
 use super::cd::{Contents, Disc};
+use super::unit_type::{short_name, type_name};
 use crate::printable::OneLine;
 use crate::size::Size;
 use crate::store::iscsi::UnitError;
 use crate::store::scsi::RawUnit;
 use crate::uri::Uri;
-
-/// What units of a type are called.
-pub(super) fn type_name(code: u8) -> String {
-    let known = [
-        (DeviceType::Disk, "a disk"),
-        (DeviceType::Optical, "an optical drive"),
-        (DeviceType::Tape, "a tape drive"),
-        (DeviceType::Changer, "a media changer"),
-    ];
-    let known = known.into_iter().find(|(device, _)| device.code() == code);
-    known.map_or_else(|| format!("a device of type {code:#04x}"), |(_, name)| name.to_owned())
-}
 
 /// A unit, as it describes itself.
 #[derive(Debug, Serialize)]
@@ -116,23 +105,13 @@ pub(super) async fn describe_unit(uri: &Uri, unit: &dyn RawUnit) -> UnitInfo {
     if ready.is_ok() && is(DeviceType::Optical) {
         info.disc = Contents::of(uri, unit).await.ok().map(|contents| contents.disc);
     }
-    if ready.is_ok() && !is(DeviceType::Tape) {
+    let is_blank = info.disc.as_ref().is_some_and(Disc::is_blank);
+    if ready.is_ok() && !is(DeviceType::Tape) && !is_blank {
         let answer = unit.ask(Command::read_capacity_10(), Bytes::new()).await.ok();
         let capacity = answer.and_then(|answer| Capacity::parse_10(&answer).ok().flatten());
         info.size = capacity.map(|capacity| capacity.blocks * u64::from(capacity.block_size));
     }
     info
-}
-
-pub(super) fn short_name(code: u8) -> &'static str {
-    let known = [
-        (DeviceType::Disk, "disk"),
-        (DeviceType::Optical, "optical drive"),
-        (DeviceType::Tape, "tape drive"),
-        (DeviceType::Changer, "media changer"),
-    ];
-    let known = known.into_iter().find(|(device, _)| device.code() == code);
-    known.map_or("other device", |(_, name)| name)
 }
 
 fn why_not_ready(why: &UnitError) -> String {

@@ -17,7 +17,7 @@ use proto::scsi::command::{BlockLimits, Command, Transfer};
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{DeviceClass, reports_attention};
 use proto::scsi::sense::{Additional, Format, Key, Sense};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -25,8 +25,8 @@ use super::abilities::{BoxFuture, Close};
 use super::scsi::{Answer, Completion, Executed, Lost, NoStatus, RawUnit, ResetAnswer};
 use crate::printable::OneLine;
 use crate::scsi_device::{
-    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice,
-    ask,
+    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended, Job, Pending,
+    SENSE_MAX, ScsiDevice, Turns, ask,
 };
 use crate::stop::{Stop, Stopper};
 
@@ -64,8 +64,7 @@ const RESET_CODE: u8 = Additional::NEXUS_LOSS.code;
 
 /// A unit, and the task that has its session.
 pub struct PassedUnit {
-    /// Whose turn it is to have a job in the queue: others wait where they can be aborted, with their data.
-    turn: Arc<Semaphore>,
+    turns: Turns,
     jobs: mpsc::Sender<Job>,
     resets: mpsc::Sender<oneshot::Sender<()>>,
     peripheral: u8,
@@ -76,19 +75,6 @@ pub struct PassedUnit {
     /// Ends the task when it is dropped.
     stopper: Mutex<Option<Stopper>>,
     worker: Mutex<Option<JoinHandle<()>>>,
-}
-
-struct Job {
-    request: DeviceRequest,
-    answer: oneshot::Sender<Result<DeviceAnswer, DeviceFailure>>,
-    _turn: OwnedSemaphorePermit,
-}
-
-impl Job {
-    /// Ends it. Nobody may wait for that any more: it was aborted.
-    fn end(self, ended: Result<DeviceAnswer, DeviceFailure>) {
-        let _: Result<_, _> = self.answer.send(ended);
-    }
 }
 
 /// Passes commands to a unit that is open, and is called `name`. What it has to tell of the time before is dropped: each
@@ -115,7 +101,7 @@ async fn open_with(
     let (attentions, noted) = (VecDeque::new(), Arc::clone(&connection));
     let worker = Worker { unit, name, class, attentions, queues, times, connection: noted };
     let mut opened = PassedUnit {
-        turn: Arc::new(Semaphore::new(1)),
+        turns: Turns::default(),
         jobs,
         resets,
         peripheral,
@@ -178,15 +164,15 @@ impl ScsiDevice for PassedUnit {
         self.serial.as_deref()
     }
 
-    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
-        let (turn, jobs) = (Arc::clone(&self.turn), self.jobs.clone());
-        Box::pin(async move {
-            let turn = turn.acquire_owned().await.map_err(|_| DeviceFailure::Broken)?;
-            let (answer, answered) = oneshot::channel();
-            let job = Job { request, answer, _turn: turn };
-            jobs.send(job).await.map_err(|_| DeviceFailure::Gone)?;
-            answered.await.unwrap_or(Err(DeviceFailure::Gone))
+    fn execute(&self, request: DeviceRequest) -> Pending<Ended> {
+        let jobs = self.jobs.clone();
+        self.turns.execute(request, move |job| async move {
+            jobs.send(job).await.map_err(|_| DeviceFailure::Gone)
         })
+    }
+
+    fn take_unheard(&self) -> Vec<Bytes> {
+        self.turns.take_unheard()
     }
 
     fn reset(&self) -> Pending<()> {
@@ -258,7 +244,7 @@ impl Queues {
 /// Returns when nobody waits for the answer to a command any more.
 async fn aborted(job: &mut Option<Job>) {
     match job {
-        Some(job) => job.answer.closed().await,
+        Some(job) => job.aborted().await,
         None => pending().await,
     }
 }
@@ -284,7 +270,7 @@ struct FailedAttempt {
 }
 
 /// How a command has ended, and whether the session has.
-type Run = (Result<DeviceAnswer, DeviceFailure>, Option<Outage>);
+type Run = (Ended, Option<Outage>);
 
 struct Worker {
     unit: Box<dyn RawUnit>,
@@ -322,7 +308,7 @@ impl Worker {
 
     /// Carries a command out, unless nobody waits for it, or there is something else to be told first.
     async fn carry_out(&mut self, mut job: Job) -> Option<Outage> {
-        if job.answer.is_closed() {
+        if job.is_aborted() {
             return None;
         }
         let request = &job.request;
@@ -361,7 +347,7 @@ impl Worker {
                     let why = failure.to_string();
                     return (Err(failure), Some(Outage { why, is_uncertain: true }));
                 }
-                () = job.answer.closed(), if !is_aborted => {
+                () = job.aborted(), if !is_aborted => {
                     is_aborted = true;
                     if let Err(lost) = self.unit.abort_all().await {
                         return (Err(DeviceFailure::Lost), Some(Outage::of(&lost, true)));
@@ -387,6 +373,8 @@ impl Worker {
         match ended {
             Ok(Ok(Completion { status, data, sense, residual })) => {
                 let residual = residual.min(sent);
+                // Whatever the other target sends.
+                let sense = sense.slice(..sense.len().min(SENSE_MAX));
                 (Ok(DeviceAnswer { status, data, sense, residual }), None)
             }
             Ok(Err(NoStatus::Aborted)) => (Err(DeviceFailure::Lost), None),

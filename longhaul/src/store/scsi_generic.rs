@@ -3,6 +3,7 @@
 //! The kernel's request blocks its thread until the device has ended the command, which may be hours for a tape. So each
 //! device has a thread of its own, and carries out one command at a time.
 
+use std::future::ready;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -12,11 +13,10 @@ use bytes::Bytes;
 use host::scsi_generic::{Data, Device, Outcome};
 use proto::scsi::Status;
 use proto::scsi::pass_through::block_length;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::scsi_device::{
-    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Pending, ScsiDevice,
-    ask,
+    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended, Job, Pending,
+    SENSE_MAX, ScsiDevice, Turns, ask,
 };
 
 /// Why a device cannot be passed through.
@@ -38,25 +38,15 @@ pub enum ScsiGenericError {
 /// The most bytes that go with a command, whatever the device takes: the memory of a command is that of its session.
 const TRANSFER_MAX: usize = volume::TRANSFER_MAX as usize;
 
-/// The most sense data (SPC-4, 4.5.1).
-const SENSE_MAX: usize = 252;
-
 /// A device and the thread that works for it.
 pub struct ScsiGeneric {
     device: Arc<Device>,
-    /// Whose turn it is to have a job in the queue: others wait where they can be aborted, with their data.
-    turn: Arc<Semaphore>,
+    turns: Turns,
     jobs: mpsc::Sender<Job>,
     peripheral: u8,
     transfer_max: u32,
     block_length: u32,
     serial: Option<String>,
-}
-
-struct Job {
-    request: DeviceRequest,
-    answer: oneshot::Sender<Result<DeviceAnswer, DeviceFailure>>,
-    _turn: OwnedSemaphorePermit,
 }
 
 /// Opens the device that a node is of, and asks what it is. What it has to tell of the time before is dropped: each client
@@ -71,7 +61,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
     let (jobs, queue) = mpsc::channel();
     let mut opened = ScsiGeneric {
         device: Arc::clone(&device),
-        turn: Arc::new(Semaphore::new(1)),
+        turns: Turns::default(),
         jobs,
         peripheral: 0x1F,
         transfer_max: most.min(TRANSFER_MAX) as u32,
@@ -114,15 +104,14 @@ impl ScsiDevice for ScsiGeneric {
         self.serial.as_deref()
     }
 
-    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
-        let (turn, jobs) = (Arc::clone(&self.turn), self.jobs.clone());
-        Box::pin(async move {
-            let turn = turn.acquire_owned().await.map_err(|_| DeviceFailure::Broken)?;
-            let (answer, answered) = oneshot::channel();
-            let job = Job { request, answer, _turn: turn };
-            jobs.send(job).map_err(|_| DeviceFailure::Broken)?;
-            answered.await.unwrap_or(Err(DeviceFailure::Broken))
-        })
+    fn execute(&self, request: DeviceRequest) -> Pending<Ended> {
+        let jobs = self.jobs.clone();
+        self.turns
+            .execute(request, move |job| ready(jobs.send(job).map_err(|_| DeviceFailure::Broken)))
+    }
+
+    fn take_unheard(&self) -> Vec<Bytes> {
+        self.turns.take_unheard()
     }
 
     fn reset(&self) -> Pending<()> {
@@ -147,11 +136,10 @@ impl ScsiDevice for ScsiGeneric {
 
 /// Carries out what comes, until nobody can ask for anything any more.
 fn work(device: &Device, queue: &mpsc::Receiver<Job>) {
-    for Job { request, answer, _turn } in queue {
-        if !answer.is_closed() {
-            let done = carry_out(device, request);
-            // Nobody may wait any more: it was aborted.
-            let _: Result<_, _> = answer.send(done);
+    for job in queue {
+        if !job.is_aborted() {
+            let done = carry_out(device, job.request.clone());
+            job.end(done);
         }
     }
 }

@@ -430,9 +430,12 @@ impl Burner<'_> {
     }
 }
 
+/// The blocks of the image that a write had, and how it has ended.
+type EndedWrite = (Range<u32>, Result<Executed, Lost>);
+
 /// Writes on their way.
 struct UnderWay {
-    answers: FuturesUnordered<Pending<'static, (Range<u32>, Result<Executed, Lost>)>>,
+    answers: FuturesUnordered<Pending<'static, EndedWrite>>,
     /// The blocks of the image of those that ended before one that was sent earlier.
     ahead: BTreeMap<u32, u32>,
     /// Up to here all have ended.
@@ -493,7 +496,7 @@ fn refuse_sessions(args: &BurnArgs) -> Outcome {
         None => Ok(()),
         Some((option, _)) => Err(Failure::usage(format!("{option} is for a CD-R or BD-R"))
             .because("the disc in the drive is one that is written over, and has no sessions")
-            .hint("--force writes over what it holds")),
+            .hint(format!("leave {option} out; --force writes over what the disc holds"))),
     }
 }
 

@@ -34,6 +34,9 @@ pub(super) struct ReadArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
     session: Option<u8>,
+    /// Read only so many bytes, the first: a disc that is written over has no end of its own
+    #[arg(long)]
+    size: Option<Size>,
 }
 
 /// How much is read at once.
@@ -78,7 +81,8 @@ async fn read(args: &ReadArgs, stop: &Stop, out: &mut Output) -> Outcome<u64> {
             refuse_other(uri, target.device_type)?;
         }
         let volume = chain.volume();
-        Reading { uri, disc: &*volume, out }.tracks(&tracks, args.is_whole()).await
+        let wanted = args.size.map_or(u64::MAX, |Size(size)| size);
+        Reading { uri, disc: &*volume, out, wanted }.tracks(&tracks, args.is_whole()).await
     })
     .await
 }
@@ -119,26 +123,31 @@ struct Reading<'a> {
     uri: &'a Uri,
     disc: &'a dyn Volume,
     out: &'a mut Output,
+    /// So many bytes are still wanted.
+    wanted: u64,
 }
 
 impl Reading<'_> {
-    /// Reads these tracks, each as far from the first as it is on the disc; a whole disc from its first block on.
+    /// Reads these tracks, each as far from the first as it is on the disc; a whole disc from its first block on. How many
+    /// bytes these are.
     async fn tracks(&mut self, tracks: &[TrackContents], is_whole: bool) -> Outcome<u64> {
         let block = u64::from(self.disc.shape().block_size);
+        let first = if is_whole { 0 } else { tracks.first().map_or(0, |track| track.first) };
+        let (first, wanted) = (u64::from(first) * block, self.wanted);
+        let end = first.saturating_add(wanted.saturating_add(block - 1) / block * block);
         let spans = tracks.iter().map(|track| {
-            Span::new(u64::from(track.first) * block, u64::from(track.blocks) * block)
+            let at = u64::from(track.first) * block;
+            Span::new(at, end.saturating_sub(at).min(u64::from(track.blocks) * block))
         });
-        let spans: Vec<_> = spans.collect();
-        let first = if is_whole { 0 } else { spans.first().map_or(0, |span| span.at) };
+        let spans: Vec<_> = spans.filter(|span| span.len > 0).collect();
         let progress = Progress::new("reading", spans.iter().map(|span| span.len).sum(), false);
         let mut at = first;
         for span in spans {
-            let gap = span.at.saturating_sub(at);
-            block_in_place(|| self.out.write_zeroes(gap)).map_err(not_written)?;
+            self.write_zeroes(span.at.saturating_sub(at))?;
             self.track(span, &progress).await?;
             at = span.at + span.len;
         }
-        Ok(at - first)
+        Ok(wanted - self.wanted)
     }
 
     async fn track(&mut self, track: Span, progress: &Progress) -> Outcome {
@@ -178,10 +187,17 @@ impl Reading<'_> {
     }
 
     fn write(&mut self, data: &[u8]) -> Outcome {
-        let written = block_in_place(|| match data.iter().all(|byte| *byte == 0) {
-            true => self.out.write_zeroes(data.len() as u64),
-            false => self.out.write_all(data),
-        });
-        written.map_err(not_written)
+        if data.iter().all(|byte| *byte == 0) {
+            return self.write_zeroes(data.len() as u64);
+        }
+        let data = &data[..self.wanted.min(data.len() as u64) as usize];
+        self.wanted -= data.len() as u64;
+        block_in_place(|| self.out.write_all(data)).map_err(not_written)
+    }
+
+    fn write_zeroes(&mut self, len: u64) -> Outcome {
+        let len = len.min(self.wanted);
+        self.wanted -= len;
+        block_in_place(|| self.out.write_zeroes(len)).map_err(not_written)
     }
 }

@@ -41,6 +41,13 @@ pub(in crate::command) struct Disc {
     state: RecordedState,
 }
 
+impl Disc {
+    /// Whether nothing is on it.
+    pub(in crate::command) fn is_blank(&self) -> bool {
+        self.state == RecordedState::Blank
+    }
+}
+
 impl fmt::Display for Disc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.disc.unwrap_or("disc"), self.state.in_words())
@@ -86,7 +93,7 @@ impl fmt::Display for Contents {
             0 => Ok(()),
             free => {
                 let room = Size(u64::from(free) * u64::from(BLOCK_SIZE));
-                write!(f, "\n  room         {room} bytes more")
+                write!(f, "\n  room         for {room} more")
             }
         }
     }

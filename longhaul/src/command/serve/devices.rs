@@ -5,7 +5,7 @@ use proto::scsi::device_type::DeviceType;
 
 use crate::chain::Chain;
 use crate::command::media::PassedDevice;
-use crate::command::units::short_name;
+use crate::command::unit_type::short_name;
 use crate::failure::Outcome;
 use crate::served_volumes::Upstream;
 use crate::store::abilities::TargetInfo;

@@ -11,7 +11,7 @@ use proto::scsi::{DeviceType, Status};
 use tokio::time::{Instant, sleep};
 
 use crate::chain::{UnitOptions, open_unit};
-use crate::command::units::type_name;
+use crate::command::unit_type::type_name;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::size::Size;
 use crate::store::iscsi::UnitError;

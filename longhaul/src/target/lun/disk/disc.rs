@@ -466,7 +466,7 @@ mod tests {
 
     /// What a crash has left there of writes that do not count is not part of the track.
     #[tokio::test]
-    async fn what_was_reserved_and_not_written_is_zeroes() {
+    async fn reserved_blocks_that_were_not_written_are_zeroes() {
         let (volume, disc) = blank(DiscType::BdR).await;
         let old = Bytes::from(vec![7; 64 * 2048]);
         volume.write(0, old, Durability::Volatile).await.unwrap();

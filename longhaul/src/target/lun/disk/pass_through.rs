@@ -295,6 +295,12 @@ impl Core {
             self.check_attention(caller)?;
             passed.check_looked(caller, request.block[0])?;
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
+            if executed == Err(DeviceFailure::Unheard) {
+                for sense in passed.device.take_unheard() {
+                    self.note_sense(passed, Caller::OURS, &sense);
+                }
+                continue;
+            }
             let DeviceAnswer { status, data, sense, residual } =
                 executed.map_err(|why| self.device_failed(passed, caller, why))?;
             if self.note_sense(passed, caller, &sense) {
@@ -421,7 +427,7 @@ impl Core {
                 sense(Key::NotReady, Additional::MANUAL_INTERVENTION_REQUIRED)
             }
             DeviceFailure::TimedOut => sense(Key::AbortedCommand, Additional::COMMAND_TIMEOUT),
-            DeviceFailure::Busy => Fault::Status(Status::Busy),
+            DeviceFailure::Busy | DeviceFailure::Unheard => Fault::Status(Status::Busy),
             // What it did to the device is not known: the client has to look.
             DeviceFailure::Lost => sense(Key::AbortedCommand, Additional::COMMUNICATION_FAILURE),
             DeviceFailure::Refused => {

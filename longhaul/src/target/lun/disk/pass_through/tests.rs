@@ -21,6 +21,7 @@ struct Fake {
     block_length: u32,
     asked: Locked<Vec<DeviceRequest>>,
     answers: Locked<VecDeque<Result<DeviceAnswer, DeviceFailure>>>,
+    unheard: Locked<Vec<Bytes>>,
     /// Commands wait for this, if it is there.
     held: Option<Arc<Notify>>,
     resets: AtomicU32,
@@ -35,6 +36,7 @@ impl Fake {
             block_length,
             asked,
             answers,
+            unheard: Locked::default(),
             held,
             resets: AtomicU32::new(0),
             tells_of_losses: false,
@@ -79,6 +81,10 @@ impl ScsiDevice for Fake {
             }
             answer
         })
+    }
+
+    fn take_unheard(&self) -> Vec<Bytes> {
+        std::mem::take(&mut *self.unheard.lock().unwrap())
     }
 
     fn reset(&self) -> Pending<()> {
@@ -295,6 +301,57 @@ async fn device_that_tells_of_losses_itself_is_believed() {
             good(run(&tape, nexus, &READY, &[]).await);
         }
     }
+}
+
+/// Each of these the device tells once, and to this target.
+#[tokio::test]
+async fn sense_that_comes_in_another_way_is_heard_by_all_clients() {
+    let news = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    let as_data: Bytes = news.emit(Format::Fixed).into();
+    let mark = [0x10, 0, 0, 0, 1, 0];
+    // As the data of REQUEST SENSE.
+    let (fake, drive) = tape().await;
+    fake.will(Ok(done(&as_data)));
+    let told = good(run(&drive, ME, &[0x03, 0, 0, 0, 252, 0], &[]).await);
+    assert_eq!(told, as_data);
+    assert_eq!(sense(&run(&drive, OTHER, &mark, &[]).await), news);
+    // To a command that was aborted.
+    let (fake, drive) = tape().await;
+    fake.unheard.lock().unwrap().push(as_data);
+    fake.will(Err(DeviceFailure::Unheard));
+    for nexus in [ME, OTHER] {
+        assert_eq!(sense(&run(&drive, nexus, &mark, &[]).await), news);
+    }
+    assert!(fake.taken().iter().filter(|(code, _)| *code == 0x10).count() == 1, "it was not begun");
+    // To a question of ours.
+    let lost = Sense::new(Key::MediumError, Additional::WRITE_ERROR);
+    let lost = Sense { deferred: true, ..lost };
+    let (fake, disk) = unit(Fake::of(0x00, 0), false).await;
+    fake.will(Ok(failed(lost)));
+    for nexus in [ME, OTHER] {
+        assert_eq!(sense(&run(&disk, nexus, &READY, &[]).await), lost);
+    }
+}
+
+/// They would be carried out on another disc.
+#[tokio::test]
+async fn writes_that_were_sent_before_a_disc_was_exchanged_are_not_handed_on() {
+    const OPTICAL: u8 = 0x05;
+    let (fake, drive) = unit(Fake::of(OPTICAL, 2048), false).await;
+    let write = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let data = [7; 2048];
+    let held = [(); 3].map(|()| start(&drive, ME, &write, &data));
+    let news = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    fake.will(Ok(failed(news)));
+    let [first, rest @ ..] = held;
+    assert_eq!(sense(&first.await), news);
+    for behind in rest {
+        let refused = Sense::new(Key::AbortedCommand, Additional::MEDIUM_MAY_HAVE_CHANGED);
+        assert_eq!(sense(&behind.await), refused);
+    }
+    assert_eq!(fake.taken().iter().filter(|(code, _)| *code == 0x2A).count(), 1);
+    good(run(&drive, ME, &READY, &[]).await);
+    good(run(&drive, ME, &write, &data).await);
 }
 
 /// What a client had sent before it was told of a loss would be carried out at another place.

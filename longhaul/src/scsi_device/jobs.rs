@@ -1,0 +1,224 @@
+//! Commands on their way to a device, one at a time.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use proto::scsi::Sense;
+use proto::scsi::sense::Key;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::{DeviceAnswer, DeviceFailure, DeviceRequest, Pending};
+
+/// The most that is kept for clients that have not heard it: it says the same again and again.
+const UNHEARD_MAX: usize = 16;
+
+/// REQUEST SENSE, whose data are sense data.
+const REQUEST_SENSE: u8 = 0x03;
+
+/// How a command has ended.
+pub type Ended = Result<DeviceAnswer, DeviceFailure>;
+
+/// Whose turn it is at a device: other commands wait where they can be aborted, with their data.
+pub struct Turns {
+    turn: Arc<Semaphore>,
+    unheard: Unheard,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { turn: Arc::new(Semaphore::new(1)), unheard: Unheard::default() }
+    }
+}
+
+impl Turns {
+    /// Hands a command on when it is its turn, and waits until it has ended.
+    pub fn execute<W>(
+        &self,
+        request: DeviceRequest,
+        hand_on: impl FnOnce(Job) -> W + Send + 'static,
+    ) -> Pending<Ended>
+    where
+        W: Future<Output = Result<(), DeviceFailure>> + Send,
+    {
+        let (turn, unheard) = (Arc::clone(&self.turn), self.unheard.clone());
+        Box::pin(async move {
+            let turn = turn.acquire_owned().await.map_err(|_| DeviceFailure::Broken)?;
+            if !unheard.kept().is_empty() {
+                return Err(DeviceFailure::Unheard);
+            }
+            let (answer, ended) = oneshot::channel();
+            let is_request_sense = request.block[0] == REQUEST_SENSE;
+            let waiting = Waiting { ended, unheard: unheard.clone(), is_request_sense };
+            hand_on(Job { request, answer, unheard, turn }).await?;
+            waiting.ended().await
+        })
+    }
+
+    /// The sense data of commands that nobody waited for any more, and that somebody has to be told of.
+    pub fn take_unheard(&self) -> Vec<Bytes> {
+        mem::take(&mut *self.unheard.kept())
+    }
+}
+
+/// A command whose turn it is.
+pub struct Job {
+    /// What is asked of the device.
+    pub request: DeviceRequest,
+    answer: oneshot::Sender<(Ended, OwnedSemaphorePermit)>,
+    unheard: Unheard,
+    turn: OwnedSemaphorePermit,
+}
+
+impl Job {
+    /// Ends it. Nobody may wait for that any more: it was aborted.
+    pub fn end(self, ended: Ended) {
+        let Self { request, answer, unheard, turn } = self;
+        // The next command begins once somebody has heard of this one.
+        if let Err((ended, _turn)) = answer.send((ended, turn)) {
+            unheard.keep(ended, request.block[0] == REQUEST_SENSE);
+        }
+    }
+
+    /// Nobody waits for its end any more.
+    pub fn is_aborted(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    /// Returns when that is so.
+    pub async fn aborted(&mut self) {
+        self.answer.closed().await;
+    }
+}
+
+/// Who waits for the end of a command.
+struct Waiting {
+    ended: oneshot::Receiver<(Ended, OwnedSemaphorePermit)>,
+    unheard: Unheard,
+    is_request_sense: bool,
+}
+
+impl Waiting {
+    async fn ended(mut self) -> Ended {
+        (&mut self.ended).await.map_or(Err(DeviceFailure::Gone), |(ended, _turn)| ended)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // It may have ended just before it was aborted.
+        if let Ok((ended, _turn)) = self.ended.try_recv() {
+            self.unheard.keep(ended, self.is_request_sense);
+        }
+    }
+}
+
+/// Unit attentions and deferred errors that a device has told to nobody: it does not tell them again.
+#[derive(Clone, Default)]
+struct Unheard(Arc<Mutex<Vec<Bytes>>>);
+
+impl Unheard {
+    fn keep(&self, ended: Ended, is_request_sense: bool) {
+        let Ok(DeviceAnswer { data, sense, .. }) = ended else { return };
+        let told = if is_request_sense { data } else { sense };
+        let is_of_others = Sense::parse(&told)
+            .is_some_and(|sense| sense.key == Key::UnitAttention || sense.deferred);
+        let mut kept = self.kept();
+        if is_of_others && kept.len() < UNHEARD_MAX {
+            kept.push(told);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Bytes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+    use proto::scsi::Status;
+    use proto::scsi::sense::{Additional, Format};
+    use tokio::sync::mpsc;
+
+    use super::super::DeviceData;
+    use super::*;
+
+    fn request(opcode: u8) -> DeviceRequest {
+        let mut block = [0; 16];
+        block[0] = opcode;
+        DeviceRequest { block, data: DeviceData::None, timeout: Duration::from_secs(1) }
+    }
+
+    fn answer(data: Bytes, sense: Bytes) -> Ended {
+        Ok(DeviceAnswer { status: Status::CheckCondition, data, sense, residual: 0 })
+    }
+
+    /// A command that is under way.
+    fn begin(turns: &Turns, opcode: u8) -> (Pending<Ended>, Job) {
+        let (jobs, mut queue) = mpsc::channel(1);
+        let mut pending = turns.execute(request(opcode), move |job| async move {
+            jobs.send(job).await.map_err(|_| DeviceFailure::Gone)
+        });
+        assert!((&mut pending).now_or_never().is_none());
+        (pending, queue.try_recv().ok().unwrap())
+    }
+
+    fn begun(turns: &Turns) -> Result<(), DeviceFailure> {
+        let begun = turns.execute(request(0), |job| async {
+            drop(job);
+            Ok(())
+        });
+        match begun.now_or_never() {
+            Some(Err(DeviceFailure::Gone)) => Ok(()),
+            Some(Err(why)) => Err(why),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn sense_for_an_aborted_command_is_kept_for_others() {
+        let attention = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+        let told: Bytes = attention.emit(Format::Fixed).into();
+        let none = Bytes::new();
+        // Aborted before it ends, or between its end and when its client hears of that.
+        for is_late in [false, true] {
+            for (opcode, ended) in [
+                (0x00, answer(none.clone(), told.clone())),
+                (REQUEST_SENSE, answer(told.clone(), none.clone())),
+            ] {
+                let turns = Turns::default();
+                let (pending, mut job) = begin(&turns, opcode);
+                if is_late {
+                    job.end(ended);
+                    drop(pending);
+                } else {
+                    drop(pending);
+                    assert!(job.is_aborted() && job.aborted().now_or_never().is_some());
+                    job.end(ended);
+                }
+                assert_eq!(begun(&turns), Err(DeviceFailure::Unheard));
+                assert_eq!(turns.take_unheard(), [&told]);
+                assert_eq!(begun(&turns), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn sense_that_its_client_hears_or_concerns_it_alone_is_not_kept() {
+        let turns = Turns::default();
+        let attention = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+        let (pending, job) = begin(&turns, 0);
+        job.end(answer(Bytes::new(), attention.emit(Format::Fixed).into()));
+        assert!(pending.now_or_never().unwrap().is_ok());
+        assert_eq!(begun(&turns), Ok(()));
+        let (pending, job) = begin(&turns, 0);
+        drop(pending);
+        let refused = Sense::illegal(Additional::LBA_OUT_OF_RANGE);
+        job.end(answer(Bytes::new(), refused.emit(Format::Fixed).into()));
+        assert_eq!(begun(&turns), Ok(()));
+        assert!(turns.take_unheard().is_empty());
+    }
+}
