@@ -182,6 +182,30 @@ fn server_that_is_killed_while_a_disc_is_burnt_costs_nothing() {
     }
 }
 
+/// The gateway keeps the session of the burner, and tells it of the loss.
+#[test]
+fn server_behind_a_gateway_that_is_killed_costs_nothing_either() {
+    for disc in ["cd-r", "dvd+rw"] {
+        let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [home, gateway_home] = homes.each_ref().map(tempfile::TempDir::path);
+        let image = image(&gateway_home.join("image"), 40 << 20, 3);
+        let port = Port::reserve();
+        let listen = format!("127.0.0.1:{}", port.number);
+        let volume = format!("burner=limit:(cdrom:disc.iso,rate=16M),blank={disc}");
+        let (server, uri) = serve(home, &listen, &[&volume]);
+        let passed = format!("gate=scsi:{uri}burner");
+        let (gateway, uri) = serve(gateway_home, "127.0.0.1:0", &[&passed]);
+        let burn = Burn::start(gateway_home, &[&format!("{uri}gate"), "image", "--verify"]);
+        wait_for(&home.join("disc.iso"), 8 << 20);
+        server.kill();
+        let (server, _) = serve(home, &listen, &[&volume]);
+        let (said, is_burnt) = burn.end();
+        assert!(is_burnt, "{disc}: {said}");
+        assert!(front(&home.join("disc.iso"), image.len()) == image, "{disc}");
+        assert!(gateway.stop().success() && server.stop().success());
+    }
+}
+
 #[test]
 fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
     for disc in ["cd-r", "bd-r"] {
@@ -201,9 +225,11 @@ fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
             let (said, is_burnt) = burn.end();
             assert!(!is_burnt && said.contains("cd burn --continue"), "{said}");
             let toc = done(home, &["cd", "toc", burner]);
-            assert!(toc.contains(", open") && toc.contains("more can be added"), "{toc}");
+            assert!(toc.contains(", open") && toc.contains(", not closed"), "{toc}");
+            let listed = done(home, &["media", "list", "--control", "control.sock"]);
+            assert!(listed.contains("not closed"), "{listed}");
             let open = refused(home, &["cd", "burn", burner, "image", "--append"]);
-            assert!(open.contains("--continue") && open.contains("cd close"), "{open}");
+            assert!(open.contains("--continue") && open.contains("cd close --multi"), "{open}");
             let wrong = refused(home, &["cd", "burn", burner, "other", "--continue"]);
             assert!(wrong.contains("another image"), "{wrong}");
             if multi {

@@ -219,6 +219,9 @@ fn tape_is_exchanged_under_an_initiator() {
     let (said, done) = media(&["load", "backup", "b.tape"]);
     assert!(done && said.trim_end().ends_with("b.tape is in backup"), "{said}");
     assert_eq!(read(&mut peer, 3000), Err(Additional::MEDIUM_MAY_HAVE_CHANGED));
+    // It was sent for the one before, for all that the drive knows, until the initiator asks how it is.
+    assert_eq!(read(&mut peer, 3000), Err(Additional::SEQUENTIAL_POSITIONING_ERROR));
+    assert_eq!(ask(&mut peer, &[0; 6], vec![], 0), Ok(vec![]));
     assert_eq!(read(&mut peer, 3000), Ok(vec![9; 3000]));
     assert!(media(&["list"]).0.contains("b.tape, 1M"), "{}", media(&["list"]).0);
     // A file that is no tape is not put in the place of one.
@@ -258,6 +261,9 @@ fn tape_that_is_in_a_drive_already_is_loaded_again_there_and_nowhere_else() {
     let (said, done) = media(&["load", "one", "a.tape"]);
     assert!(done && said.trim_end().ends_with("a.tape is in one"), "{said}");
     assert_eq!(read(&mut peer, 600), Err(Additional::MEDIUM_MAY_HAVE_CHANGED));
+    // It was sent for the one before, for all that the drive knows, until the initiator asks how it is.
+    assert_eq!(read(&mut peer, 600), Err(Additional::SEQUENTIAL_POSITIONING_ERROR));
+    assert_eq!(ask(&mut peer, &[0; 6], vec![], 0), Ok(vec![]));
     assert_eq!(read(&mut peer, 600), Ok(vec![1; 600]));
     assert!(media(&["eject", "one"]).1);
     let (said, done) = media(&["load", "two", "same.tape"]);

@@ -542,6 +542,50 @@ fn encrypted_file_survives_killed_servers_and_cut_connections() {
     assert!(server.stop().success());
 }
 
+/// A write that was interrupted leaves a file without a mark at its end. What is appended is no part of it.
+#[test]
+fn file_without_an_end_is_ended_before_another_is_appended() {
+    for worm in ["", ",worm"] {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path();
+        let (a, b) = (bytes(300_000), bytes(200_001));
+        fs::write(home.join("a"), &a).unwrap();
+        fs::write(home.join("b"), &b).unwrap();
+        let (server, uri) = serve(home, &format!("t=tape:t.tape,size=8M{worm}"));
+        done(home, &["tape", "write", &uri, "a", "--no-mark"]);
+        let said = done(home, &["tape", "read", &uri, "out"]);
+        assert!(said.contains("no file mark is behind that"), "{said}");
+        for number in ["1", "2"] {
+            let said = done(home, &["tape", "write", &uri, "b", "--append"]);
+            assert!(said.contains(&format!("file {number} of the tape")), "{said}");
+            let said = done(home, &["tape", "read", &uri, "out", "--file", number]);
+            assert!(!said.contains("file mark"), "{said}");
+            assert!(fs::read(home.join("out")).unwrap() == b);
+        }
+        done(home, &["tape", "read", &uri, "out"]);
+        assert!(fs::read(home.join("out")).unwrap() == a);
+        assert!(server.stop().success());
+    }
+}
+
+/// The file mark at the end may have been on its way when a block did not fit.
+#[test]
+fn tape_that_is_written_once_is_filled() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::write(home.join("in"), bytes((3 << 20) + 500)).unwrap();
+    fs::write(home.join("first"), bytes(100_000)).unwrap();
+    let (server, uri) = serve(home, "small=tape:s.tape,size=1M,worm");
+    done(home, &["tape", "write", &uri, "first"]);
+    let said = refused(home, &["tape", "write", &uri, "in", "--append"]);
+    assert!(said.contains("the tape is full: it holds the first"), "{said}");
+    done(home, &["tape", "read", &uri, "out", "--file", "1"]);
+    let read = fs::read(home.join("out")).unwrap();
+    assert!(said.contains(&format!("the first {} bytes", read.len())), "{said}");
+    assert!(read.len() > 500_000 && read[..] == bytes((3 << 20) + 500)[..read.len()]);
+    assert!(server.stop().success());
+}
+
 /// What was read of a file that was not read to its end.
 fn part_of(home: &Path, name: &str) -> Vec<u8> {
     assert!(!home.join(name).exists(), "it is not whole");

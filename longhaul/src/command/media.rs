@@ -288,6 +288,8 @@ pub(super) enum RecordedState {
     Blank,
     /// Something, and more can be added.
     Appendable,
+    /// Something, of which the last track is not closed.
+    Open,
     /// Anything: it can be written over.
     Rewritable,
     /// All: it stays as it is.
@@ -299,6 +301,7 @@ impl RecordedState {
         match self {
             Self::Blank => "blank",
             Self::Appendable => "more can be added",
+            Self::Open => "not closed",
             Self::Rewritable => "can be written over",
             Self::Complete => "complete",
         }

@@ -7,8 +7,9 @@ mod remote;
 mod status;
 mod stream;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -229,9 +230,9 @@ async fn import(
             .because("it does not exist")
             .hint("`--size SIZE` makes it, with room for so much"));
     }
-    // A size is what a new one is made with.
-    let size = new.size.filter(|_| !path.exists());
-    let options = OpenOptions { size, write_once: new.write_once, ..OpenOptions::default() };
+    refuse_tape_itself(path, files)?;
+    let options =
+        OpenOptions { size: new.size, write_once: new.write_once, ..OpenOptions::default() };
     let work = async |tape: &mut Tape| {
         tape.go_to_end();
         // What has no file mark, as after an import that was interrupted, is a file of its own.
@@ -248,6 +249,17 @@ async fn import(
         Ok(())
     };
     on_tape(path, options, async |tape: &mut Tape| unless_stopped(stop, work(tape)).await).await
+}
+
+/// A tape cannot hold itself.
+fn refuse_tape_itself(tape: &Path, files: &[PathBuf]) -> Outcome {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let Some(tape) = identity(tape) else { return Ok(()) };
+    match files.iter().find(|file| identity(file) == Some(tape)) {
+        None => Ok(()),
+        Some(file) => Err(Failure::usage(format!("cannot import {}", file.shown()))
+            .because("it is the tape itself")),
+    }
 }
 
 /// What is written of a file.

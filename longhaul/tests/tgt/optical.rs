@@ -65,6 +65,6 @@ fn drive_tells_of_a_disc_what_that_of_tgt_tells() {
     let (told, status) =
         run(toc.args(["cd", "toc", &format!("iscsi://{}/{NAME}/2", tgt.address())]));
     assert!(status.success(), "{told}");
-    assert!(told.contains("data, 5000 blocks from 0 on"), "{told}");
+    assert!(told.contains("data, session 1, 5000 blocks from 0 on"), "{told}");
     assert!(server.stop().success());
 }

@@ -51,6 +51,9 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
         OpenFileError::Missing => explain(what(), why).hint(
             "look at the path; `size=100G` of `serve`, or `--size 100G` of `media load` and `tape import`, makes a tape there",
         ),
+        OpenFileError::PartialBlock { .. } => {
+            explain(what(), why).hint("a tape has whole blocks: is it one?")
+        }
         why => explain(what(), why),
     })?;
     let mut opened = opened.opened("tape");

@@ -113,11 +113,11 @@ impl Reached {
         Some(match self {
             Self::Nothing => return None,
             Self::Writing { kind: Kind::Overwritable, blocks } => format!(
-                "{} were written over what the disc held; `cd burn --force` begins anew",
+                "{} or a little more were written over what the disc held; `cd burn --force` begins anew",
                 of(blocks)
             ),
             Self::Writing { kind: Kind::Cd | Kind::Sequential, blocks } => format!(
-                "{} were written, and the disc is not closed: `cd burn --continue` goes on with the same image, `cd close` closes what is there",
+                "{} were answered for (`cd toc` shows what the disc holds), and it is not closed: `cd burn --continue` goes on with the same image, `cd close` closes what is there",
                 of(blocks)
             ),
             Self::Written(Kind::Overwritable) | Self::Closed => "all of the image was written".to_owned(),
@@ -190,7 +190,7 @@ impl Burner<'_> {
             (0, _) => Ok(place),
             (_, false) => Err(Failure::new("a track of the disc is open")
                 .because("what was to be burnt before was not ended")
-                .hint("--continue goes on with the same image; `cd close` closes what is there, and then --append adds a session")),
+                .hint("--continue goes on with the same image; `cd close --multi` closes what is there, and then --append adds a session")),
             (_, true) => self.check_begun(place, free).await.map(|()| place),
         }
     }
@@ -200,7 +200,7 @@ impl Burner<'_> {
         let other = |why: &str| {
             Failure::new("the disc was begun with another image")
                 .because(why.to_owned())
-                .hint("`cd close` closes what is there, and then --append adds a session")
+                .hint("`cd close --multi` closes what is there, and then --append adds a session")
         };
         let Some(rest) = self.image.blocks.checked_sub(place.begun) else {
             return Err(other("what is on it is longer than this one"));

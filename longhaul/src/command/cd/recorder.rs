@@ -303,7 +303,11 @@ pub(super) fn check(answer: Result<Executed, Lost>) -> Result<(), Halt> {
 
 /// The disc in the drive may be another one (SPC-4, table 56), or there is none.
 fn is_exchange(sense: &Sense) -> bool {
-    [Additional::MEDIUM_MAY_HAVE_CHANGED.code, NO_MEDIUM_CODE].contains(&sense.additional.code)
+    match sense.key {
+        Key::UnitAttention => sense.additional.code == Additional::MEDIUM_MAY_HAVE_CHANGED.code,
+        Key::NotReady => sense.additional.code == NO_MEDIUM_CODE,
+        _ => false,
+    }
 }
 
 /// What was under way is aborted, and may never be answered.

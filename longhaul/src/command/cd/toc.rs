@@ -163,6 +163,7 @@ async fn asked_tracks(uri: &Uri, unit: &dyn RawUnit) -> Outcome<Option<Contents>
         _ if is_rewritable && is_blank(unit).await? => RecordedState::Blank,
         _ if is_rewritable => RecordedState::Rewritable,
         DiscStatus::Blank => RecordedState::Blank,
+        DiscStatus::Appendable if tracks.iter().any(|track| track.open) => RecordedState::Open,
         DiscStatus::Appendable => RecordedState::Appendable,
         DiscStatus::Complete => RecordedState::Complete,
     };

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::scsi::unit::optical::{DiscStatus, DiscType};
+use proto::scsi::unit::optical::{Disc, DiscStatus, DiscType};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
@@ -236,6 +236,13 @@ impl Live {
                 (volume.size, volume.worm, volume.blank) = (None, false, None);
                 Ok(volume)
             }
+            None if volume.is_some_and(|volume| volume.uri.is_passed_through()) => {
+                Err(Failure::new(format!("what is in {name} is not exchanged here"))
+                    .because(
+                        "it is a device, or the unit of another server, that is passed through",
+                    )
+                    .hint("exchange it there"))
+            }
             None => {
                 let drives = self.volumes().iter().filter(|volume| volume.uri.has_medium());
                 let drives: Vec<_> = drives.map(|volume| &*volume.name).collect();
@@ -314,14 +321,15 @@ pub(super) fn disc_identity(drive: &str, chain: &Chain) -> String {
 }
 
 /// A disc that can be written, and what has been recorded on it.
-fn recordable((disc, status): (DiscType, Option<DiscStatus>)) -> Recordable {
-    let state = status.map(|status| match status {
-        _ if !disc.is_sequential() => RecordedState::Rewritable,
+fn recordable((kind, disc): (DiscType, Option<Disc>)) -> Recordable {
+    let state = disc.map(|disc| match disc.status() {
+        _ if !kind.is_sequential() => RecordedState::Rewritable,
+        _ if disc.tracks().last().is_some_and(|track| !track.is_closed) => RecordedState::Open,
         DiscStatus::Blank => RecordedState::Blank,
         DiscStatus::Appendable => RecordedState::Appendable,
         DiscStatus::Complete => RecordedState::Complete,
     });
-    Recordable { disc: disc.name().to_owned(), state }
+    Recordable { disc: kind.name().to_owned(), state }
 }
 
 /// Lets go of the image that was in a drive.

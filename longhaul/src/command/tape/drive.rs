@@ -231,6 +231,30 @@ impl Drive {
         self.position().await.map_err(|why| why.failure)
     }
 
+    /// Where the head is behind all that is recorded: ends the last file, if no file mark does, as after a write that was
+    /// interrupted. What is written next would belong to it.
+    pub(super) async fn end_last_file(&self, end: Position) -> Outcome<Position> {
+        let what = "cannot end the last file of";
+        if end.object == 0 {
+            return Ok(end);
+        }
+        let back = self.unit.ask(Command::space(Space::FilemarkBack), Bytes::new()).await;
+        back.map_err(|why| self.failed(what, &why))?;
+        let mark = self.position().await.map_err(|why| why.failure)?.object;
+        let end = self.go_to(Start::End).await?;
+        // Where there is no mark the head is at the beginning, as where the first object is one.
+        let is_ended = match mark {
+            0 => end.object == 1 && end.file == Some(1),
+            mark => mark == end.object - 1,
+        };
+        if is_ended {
+            return Ok(end);
+        }
+        let marked = self.unit.ask(Command::write_filemarks(1), Bytes::new()).await;
+        marked.map_err(|why| self.failed(what, &why))?;
+        self.position().await.map_err(|why| why.failure)
+    }
+
     /// Rewinds it, if that is wanted.
     pub(super) async fn rewind(&self) -> Outcome {
         let rewound = self.unit.ask(Command::rewind(), Bytes::new()).await;

@@ -181,6 +181,11 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
         return Err(Failure::new(format!("cannot read {uri}")).because("nothing is recorded there"));
     }
     out.finish()?;
+    if end == End::Data {
+        print_error(
+            &"longhaul: no file mark is behind that: who wrote it may have been interrupted",
+        );
+    }
     match is_stream(&args.to) {
         true => Ok(()),
         false => say_done(&format!("{}: {}", args.to.shown(), Size(bytes))),
@@ -258,23 +263,35 @@ pub(super) async fn write(args: WriteArgs) -> Outcome {
     });
     let new_file = new_file.await?;
     let is_encrypted = new_file.is_some();
+    let mut reached = None;
     let written = args.drive.with_drive(&stop, false, async |drive: &mut Drive, limit| {
         let block = drive.check_block(args.fixed.unwrap_or(args.block)).await?;
         drive.prepare(args.fixed.map(|_| block)).await?;
         drive.check_writable()?;
         drive.settings.stable_every = args.sync.0.clamp(1, SYNC_MAX) as usize;
-        let at = drive.go_to(start).await?;
+        let mut at = drive.go_to(start).await?;
         let mut blocks = read_ahead(blocks(input, new_file, block, drive.settings.fixed)?);
         // A program that was to write it may have failed: what the tape holds must not go with it.
         let Some(first) = blocks.recv().await else {
             return Err(Failure::new("there is nothing to write").hint("the tape was not changed"));
         };
+        if args.append {
+            at = drive.end_last_file(at).await?;
+        }
         let mut write = Write::new(drive.settings.clone(), at.object);
         push(&mut write, Some(first), !args.no_mark)?;
-        let written = copy_in(&mut Link::new(drive, limit), write, blocks, !args.no_mark).await?;
+        let written =
+            copy_in(&mut Link::new(drive, limit), write, (blocks, !args.no_mark), &mut reached)
+                .await?;
         written.told(at, is_encrypted)
     });
-    let written = written.await.map_err(|why| why.within(&format!("cannot write {uri}")))?;
+    let written = written.await.map_err(|why| {
+        let why = why.within(&format!("cannot write {uri}"));
+        match reached {
+            Some(reached) => why.hint_if_none(&on_medium(reached)),
+            None => why,
+        }
+    })?;
     say_done(&written)
 }
 
@@ -282,7 +299,15 @@ fn input(from: &Path) -> Outcome<Box<dyn io::Read + Send>> {
     if is_stream(from) {
         return Ok(Box::new(io::stdin()));
     }
-    let opened = open_regular(from).or_fail(|| format!("cannot open {}", from.shown()))?;
+    let opened = open_regular(from).map_err(|why| {
+        let failure = Failure::new(format!("cannot open {}", from.shown()));
+        match why.kind() {
+            io::ErrorKind::InvalidInput => failure
+                .because(why)
+                .hint("`-` reads standard input: `longhaul tape write URI - < PIPE`"),
+            _ => failure.because(why),
+        }
+    })?;
     Ok(Box::new(opened))
 }
 
@@ -346,17 +371,21 @@ impl Written {
     }
 }
 
+/// How much is on the medium for good: bytes, and up to which block.
+type Stable = (u64, u64);
+
 async fn copy_in(
     link: &mut Link<'_>,
     mut write: Write,
-    mut blocks: mpsc::Receiver<io::Result<Bytes>>,
-    mark: bool,
+    (mut blocks, mark): (mpsc::Receiver<io::Result<Bytes>>, bool),
+    reached: &mut Option<Stable>,
 ) -> Outcome<Written> {
     let count = Count::new("writing");
     let (mut is_ended, mut is_warned) = (false, false);
     loop {
         let sent = link.send(&mut write).await;
-        sent.map_err(|why| why.hint(on_medium(&write)))?;
+        *reached = Some(stable(&write));
+        sent.map_err(|why| why.hint(on_medium(stable(&write))))?;
         count.set_bytes(write.stable_bytes());
         if write.is_near_end() && !is_warned {
             is_warned = true;
@@ -377,7 +406,7 @@ async fn copy_in(
             biased;
             Some(answer) = link.answer(), if !link.is_idle() => {
                 let taken = link.take(&mut write, answer).await;
-                taken.map_err(|why| why.hint(on_medium(&write)))?;
+                taken.map_err(|why| why.hint(on_medium(stable(&write))))?;
             }
             block = blocks.recv(), if takes => {
                 is_ended = !push(&mut write, block, mark)?;
@@ -421,14 +450,17 @@ fn interrupted(write: &Write, why: &StreamError) -> Failure {
         StreamError::OtherTape(_) => format!(
             "the first {bytes} bytes are on the tape that was in the drive, up to block {end}, and none on this one: put that back, and write it again"
         ),
-        _ => on_medium(write),
+        _ => on_medium(stable(write)),
     };
     Failure::new("the tape is not written to its end").because(why.clone()).hint(hint)
 }
 
-fn on_medium(write: &Write) -> String {
-    let (bytes, end) = (write.stable_bytes(), write.stable_object());
+const fn stable(write: &Write) -> Stable {
+    (write.stable_bytes(), write.stable_object())
+}
+
+fn on_medium((bytes, end): Stable) -> String {
     format!(
-        "the first {bytes} bytes are on the medium, up to block {end}; what was written behind them may be there or not"
+        "the first {bytes} bytes are on the medium, up to block {end}, and no file mark ends them; what was written behind them may be there or not"
     )
 }

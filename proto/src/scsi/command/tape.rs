@@ -65,6 +65,8 @@ impl Length {
 pub enum Space {
     /// So many file marks, fewer than 2^23.
     Filemarks(u32),
+    /// A file mark towards the beginning: the head is before it then, or at the beginning if there is none.
+    FilemarkBack,
     /// All there is.
     ToEndOfData,
 }
@@ -107,6 +109,8 @@ impl Command {
     pub fn space(space: Space) -> Self {
         let (code, count) = match space {
             Space::Filemarks(count) => (1, count),
+            // A negative number of 24 bits.
+            Space::FilemarkBack => (1, u32::MAX),
             Space::ToEndOfData => (3, 0),
         };
         let [_, a, b, c] = count.to_be_bytes();

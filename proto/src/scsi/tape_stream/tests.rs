@@ -40,6 +40,7 @@ struct Drive {
     /// How many objects the tape has room for, and where it warns of its end.
     room: usize,
     warns_at: usize,
+    is_write_once: bool,
     /// The next commands are refused so.
     busy: u32,
     is_protected: bool,
@@ -119,6 +120,10 @@ impl Drive {
         if !objects.is_empty() && self.head + objects.len() > room {
             let sense = Sense::new(Key::VolumeOverflow, Additional::END_OF_PARTITION);
             return check(sense.with_stream(Stream::END));
+        }
+        if self.is_write_once && !objects.is_empty() && self.head < self.tape.len() {
+            let sense = Sense::new(Key::DataProtect, Additional::WORM_OVERWRITE_ATTEMPTED);
+            return check(sense);
         }
         self.tape.truncate(self.head);
         self.durable.truncate(self.head);
@@ -549,6 +554,21 @@ fn full_tape_ends_behind_a_mark_with_what_was_acknowledged() {
             assert_eq!(drive.durable, expected, "{step} {fault:?}");
             assert_eq!(writer.stable_object(), 9);
         }
+    }
+}
+
+/// A file mark that was on its way is accepted behind the block that is not, and cannot be written over.
+#[test]
+fn full_tape_that_is_written_once_ends_so_too() {
+    for room in 1..20 {
+        let mut drive = Drive::new();
+        (drive.room, drive.is_write_once) = (room, true);
+        let (writer, _) = write(&mut drive, &[]);
+        assert_eq!(writer.failure(), None, "{room}");
+        assert!(writer.is_full());
+        let mut expected = objects(&contents()[..room]);
+        expected.push(Object::Mark);
+        assert_eq!(drive.durable, expected, "{room}");
     }
 }
 

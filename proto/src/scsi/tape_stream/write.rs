@@ -82,6 +82,9 @@ pub struct Write {
     is_finished: bool,
     is_near_end: bool,
     is_full: bool,
+    /// Behind what did not fit a file mark, or a block, was written that was on its way.
+    is_marked: bool,
+    has_stray: bool,
     /// What lay in the buffer of the drive may be lost, and the head was not put back since.
     is_reset: bool,
     /// Commands before one that told of a reset have no answer.
@@ -116,6 +119,8 @@ impl Write {
             is_finished: false,
             is_near_end: false,
             is_full: false,
+            is_marked: false,
+            has_stray: false,
             is_reset: false,
             has_orphans: false,
             stalls: 0,
@@ -243,15 +248,19 @@ impl Write {
         End { most: self.end_max, sent }
     }
 
-    /// The tape is full: what was not acknowledged is not written. A file mark has room still.
+    /// The tape is full: what was not acknowledged is not written. A file mark has room still; one that was on its way may be
+    /// there, and is not written over, which a tape that is written once does not allow.
     fn drop_rest(&mut self) {
-        let has_room_for_mark = !self.is_full;
+        // Of what was not begun nothing is to be ended.
+        let has_begun = self.stable_bytes > 0 || self.acknowledged > 0;
+        let has_room_for_mark = !self.is_full && has_begun;
         (self.is_full, self.is_finished) = (true, true);
         let kept = (self.acknowledged - self.first) as usize;
         let dropped: usize = self.items.drain(kept..).map(|item| item.len()).sum();
         self.kept -= dropped;
         if has_room_for_mark {
             self.items.push_back(Item { content: Content::Mark, objects: 1 });
+            self.acknowledged += u64::from(self.is_marked && !self.has_stray);
         }
     }
 
@@ -339,6 +348,15 @@ impl Write {
         }
     }
 
+    /// What was written behind something that did not fit.
+    fn note_behind_full(&mut self, purpose: Purpose) {
+        let Purpose::Item(number) = purpose else { return };
+        match self.items.get((number - self.first) as usize) {
+            Some(item) if item.is_mark() && !self.is_marked => self.is_marked = true,
+            _ => self.has_stray = true,
+        }
+    }
+
     fn object_of(&self, purpose: Purpose) -> u64 {
         let (number, _) = purpose.order();
         let before = number.saturating_sub(self.first) as usize;
@@ -361,6 +379,9 @@ impl Write {
                 self.state = State::Draining(Trouble::Full, rest);
             }
             (Err(trouble), _) => self.state = State::Draining(trouble, purpose),
+            (Ok(_), State::Draining(Trouble::Full, first)) if purpose.order() > first.order() => {
+                self.note_behind_full(purpose);
+            }
             (Ok(_), State::Draining(_, first)) if purpose.order() > first.order() => {}
             (Ok(remark), _) => {
                 self.is_near_end |= remark.stream.end_of_medium;

@@ -12,7 +12,7 @@ use proto::scsi::mode::Switches;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::optical::cue_sheet::{self, behind_pregap};
 use proto::scsi::unit::optical::events::MediaEvent;
-use proto::scsi::unit::optical::{Disc, DiscStatus, DiscType};
+use proto::scsi::unit::optical::{Disc, DiscType};
 use proto::scsi::unit::{MediumOp, Step, UnitOp};
 use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
 use tokio::sync::Mutex;
@@ -59,10 +59,10 @@ impl LoadedDisc {
 impl Disk {
     /// The disc in the drive, if that can be written, and what has been recorded on it, unless a command is just at it.
     #[must_use]
-    pub fn recordable_disc(&self) -> Option<(DiscType, Option<DiscStatus>)> {
+    pub fn recordable_disc(&self) -> Option<(DiscType, Option<Disc>)> {
         let disc = self.core.unit.medium().recordable?;
         let recorded = self.core.disc.as_ref()?.0.try_lock().ok();
-        Some((disc, recorded.map(|recorded| recorded.of.disc.status())))
+        Some((disc, recorded.map(|recorded| recorded.of.disc.clone())))
     }
 }
 

@@ -43,6 +43,8 @@ struct Opened {
     tape: Tape,
     /// An initiator was told that what was written could not be made stable.
     is_told: bool,
+    /// It was told that a block does not fit. A shorter one that was sent behind that must not take its place.
+    is_full: bool,
 }
 
 impl LoadedTape {
@@ -54,7 +56,7 @@ impl LoadedTape {
     /// Makes stable what was written, unless its initiator knows that this has failed.
     pub(super) async fn settle(&self) -> Result<(), TapeError> {
         match &mut *self.tape.lock().await {
-            Some(Opened { tape, is_told: false }) => tape.sync().await,
+            Some(Opened { tape, is_told: false, .. }) => tape.sync().await,
             _ => Ok(()),
         }
     }
@@ -125,18 +127,32 @@ impl Core {
         }
         let _inside = self.enter(abort).await?;
         let mut opened = abort.unless(loaded.tape.lock()).await?;
-        let Opened { tape, is_told } = match &mut *opened {
+        let Opened { tape, is_told, is_full } = match &mut *opened {
             Some(opened) => opened,
-            empty => empty.insert(Opened { tape: self.open_tape().await?, is_told: false }),
+            empty => {
+                let tape = self.open_tape().await?;
+                empty.insert(Opened { tape, is_told: false, is_full: false })
+            }
         };
         if self.unit.is_for_reader() {
             return self.do_for_reader(nexus, (loaded, tape), op, abort).await;
+        }
+        if let (TapeOp::Write(transfer), true) = (op, *is_full) {
+            return Err(tape::overflow(transfer.left(0)).into());
         }
         let outcome = match self.settle_before(op, tape, *is_told).await {
             Ok(()) => self.do_for_writer((loaded, tape), op, came, abort).await,
             Err(fault) => Err(fault),
         };
         *is_told |= matches!(outcome, Err(Fault::Check(_))) && tape.has_failed();
+        *is_full = match op {
+            TapeOp::Write(_) => {
+                matches!(outcome, Err(Fault::Check(sense)) if sense.key == Key::VolumeOverflow)
+            }
+            TapeOp::WriteFilemarks { .. } | TapeOp::ReadPosition { .. } => *is_full,
+            // The head is elsewhere, or was asked to be.
+            _ => false,
+        };
         if op == TapeOp::Unload && outcome.is_ok() {
             // It is loaded at its beginning.
             *opened = None;
@@ -219,7 +235,8 @@ impl Core {
         if self.unit.medium().readiness().lacks_medium() {
             return Err(NO_TAPE.into());
         }
-        if let Some(Opened { tape, is_told }) = &mut *opened {
+        if let Some(Opened { tape, is_told, is_full }) = &mut *opened {
+            *is_full = false;
             let settled = self.settle_before(TapeOp::Load, tape, *is_told).await;
             *is_told |= settled.is_err() && tape.has_failed();
             settled?;
