@@ -123,7 +123,11 @@ pub(super) struct LazyFile {
 impl LazyFile {
     fn file(&mut self) -> io::Result<&mut File> {
         if self.file.is_none() {
-            self.file = Some(File::create_new(self.new.part())?);
+            let made = File::create_new(self.new.part());
+            let named = |why: io::Error| {
+                io::Error::new(why.kind(), format!("{}: {why}", self.path.shown()))
+            };
+            self.file = Some(made.map_err(named)?);
         }
         self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }

@@ -180,9 +180,12 @@ impl Burner<'_> {
                 "the disc holds something already",
             )
             .hint("--append adds a session")),
-            (0, true) if has_something => Err(Failure::new("there is nothing to go on with")
+            (0, true) => Err(Failure::new("there is nothing to go on with")
                 .because("no track of the disc is open")
-                .hint("--append adds a session")),
+                .hint(match has_something {
+                    true => "--append adds a session",
+                    false => "the disc is blank: leave --continue out, or put in the one that was begun",
+                })),
             (0, _) if first.checked_add(self.image.blocks).is_none() => {
                 Err(Failure::new("the drive gives an answer that cannot be"))
             }

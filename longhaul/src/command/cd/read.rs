@@ -12,7 +12,7 @@ use super::{DriveArgs, refuse_other};
 use crate::chain::{self, Chain, OpenOptions, open_unit};
 use crate::command::output::{Output, is_stream, not_written};
 use crate::command::{closing, say_done, stop_on_signals, unless_stopped};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::progress::Progress;
 use crate::size::Size;
@@ -66,6 +66,12 @@ async fn read(args: &ReadArgs, stop: &Stop, out: &mut Output) -> Outcome<u64> {
     let contents = Contents::of(uri, &*unit).await;
     unit.close().await;
     let tracks = args.wanted(contents?.tracks)?;
+    if let Some(open) = tracks.iter().find(|track| track.open) {
+        let number = open.number;
+        print_error(&format_args!(
+            "longhaul: track {number} is not closed: more may be written to it"
+        ));
+    }
     let options = OpenOptions {
         read_only: true,
         existing_only: true,

@@ -66,7 +66,7 @@ pub(super) struct TrackContents {
     /// How many are recorded.
     pub(super) blocks: u32,
     /// It is written, and not closed.
-    open: bool,
+    pub(super) open: bool,
 }
 
 impl TrackContents {

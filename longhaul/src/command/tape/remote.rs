@@ -361,9 +361,12 @@ impl Written {
         match is_full {
             false if is_encrypted => Ok(format!("{place}: {}, encrypted", Size(bytes))),
             false => Ok(format!("{place}: {}", Size(bytes))),
-            true if is_encrypted => Err(Failure::new("the tape is full")
+            true if is_encrypted && bytes > 0 => Err(Failure::new("the tape is full")
                 .because(format!("it holds {bytes} encrypted bytes as {place}, without a last block"))
                 .hint("the rest was not written, and who reads the file is told that its end is missing: take a longer tape")),
+            true if bytes == 0 => Err(Failure::new("the tape is full")
+                .because("no block of it has room")
+                .hint("nothing was written: take a longer tape")),
             true => Err(Failure::new("the tape is full")
                 .because(format!("it holds the first {bytes} bytes as {place}"))
                 .hint("the rest was not written: take a longer tape, or go on with another one")),
