@@ -35,6 +35,8 @@ pub(super) struct LoadedTape {
     tape: tokio::sync::Mutex<Option<Opened>>,
     /// Where those are who may only read: their commands must not move the head under one who writes.
     readers: Mutex<BTreeMap<Nexus, Place>>,
+    /// A block did not fit. A shorter one that was sent behind that must not take its place.
+    is_full: AtomicBool,
     /// The log was told that its store is full: each of the commands that follow would tell the same.
     is_full_told: AtomicBool,
 }
@@ -43,8 +45,6 @@ struct Opened {
     tape: Tape,
     /// An initiator was told that what was written could not be made stable.
     is_told: bool,
-    /// It was told that a block does not fit. A shorter one that was sent behind that must not take its place.
-    is_full: bool,
 }
 
 impl LoadedTape {
@@ -56,7 +56,7 @@ impl LoadedTape {
     /// Makes stable what was written, unless its initiator knows that this has failed.
     pub(super) async fn settle(&self) -> Result<(), TapeError> {
         match &mut *self.tape.lock().await {
-            Some(Opened { tape, is_told: false, .. }) => tape.sync().await,
+            Some(Opened { tape, is_told: false }) => tape.sync().await,
             _ => Ok(()),
         }
     }
@@ -127,32 +127,26 @@ impl Core {
         }
         let _inside = self.enter(abort).await?;
         let mut opened = abort.unless(loaded.tape.lock()).await?;
-        let Opened { tape, is_told, is_full } = match &mut *opened {
+        let Opened { tape, is_told } = match &mut *opened {
             Some(opened) => opened,
-            empty => {
-                let tape = self.open_tape().await?;
-                empty.insert(Opened { tape, is_told: false, is_full: false })
-            }
+            empty => empty.insert(Opened { tape: self.open_tape().await?, is_told: false }),
         };
         if self.unit.is_for_reader() {
             return self.do_for_reader(nexus, (loaded, tape), op, abort).await;
         }
-        if let (TapeOp::Write(transfer), true) = (op, *is_full) {
-            return Err(tape::overflow(transfer.left(0)).into());
+        match op {
+            TapeOp::Write(transfer) if loaded.is_full.load(Ordering::Relaxed) => {
+                return Err(tape::overflow(transfer.left(0)).into());
+            }
+            TapeOp::Write(_) | TapeOp::WriteFilemarks { .. } | TapeOp::ReadPosition { .. } => {}
+            // The head is elsewhere then.
+            _ => loaded.is_full.store(false, Ordering::Relaxed),
         }
         let outcome = match self.settle_before(op, tape, *is_told).await {
             Ok(()) => self.do_for_writer((loaded, tape), op, came, abort).await,
             Err(fault) => Err(fault),
         };
         *is_told |= matches!(outcome, Err(Fault::Check(_))) && tape.has_failed();
-        *is_full = match op {
-            TapeOp::Write(_) => {
-                matches!(outcome, Err(Fault::Check(sense)) if sense.key == Key::VolumeOverflow)
-            }
-            TapeOp::WriteFilemarks { .. } | TapeOp::ReadPosition { .. } => *is_full,
-            // The head is elsewhere, or was asked to be.
-            _ => false,
-        };
         if op == TapeOp::Unload && outcome.is_ok() {
             // It is loaded at its beginning.
             *opened = None;
@@ -235,8 +229,8 @@ impl Core {
         if self.unit.medium().readiness().lacks_medium() {
             return Err(NO_TAPE.into());
         }
-        if let Some(Opened { tape, is_told, is_full }) = &mut *opened {
-            *is_full = false;
+        loaded.is_full.store(false, Ordering::Relaxed);
+        if let Some(Opened { tape, is_told }) = &mut *opened {
             let settled = self.settle_before(TapeOp::Load, tape, *is_told).await;
             *is_told |= settled.is_err() && tape.has_failed();
             settled?;
@@ -336,7 +330,12 @@ impl Core {
         for block in blocks(transfer, came) {
             take_turns(done, abort).await?;
             let written = tape.write(&block).await;
-            written.map_err(|why| self.tape_fault(&why, transfer.left(done)))?;
+            written.map_err(|why| {
+                if let (TapeError::Full, Some(loaded)) = (&why, &self.tape) {
+                    loaded.is_full.store(true, Ordering::Relaxed);
+                }
+                self.tape_fault(&why, transfer.left(done))
+            })?;
             done += if transfer.fixed.is_some() { 1 } else { transfer.count };
         }
         if transfer.durable {
