@@ -14,7 +14,7 @@ use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::sense::Key;
 use proto::scsi::{Sense, Status};
 
-pub use jobs::{Ended, Job, Turns};
+pub use jobs::{CommandQueue, Ended, Job};
 
 /// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun is aborted where
 /// that is possible, or goes on, and commands that come later wait for its end.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::Subcommand;
 use proto::scsi::elements::{Barcode, Element};
+use proto::scsi::unit::optical::DiscStatus;
 use serde::{Deserialize, Serialize};
 
 use super::invite::PATIENCE;
@@ -123,7 +124,7 @@ pub(super) enum Request {
         drive: String,
         disc: PathBuf,
         #[serde(flatten)]
-        made: Made,
+        made: NewMedium,
         force: bool,
     },
     Eject {
@@ -139,7 +140,7 @@ pub(super) enum Request {
 
 /// How a medium is made that has no file.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct Made {
+pub(super) struct NewMedium {
     /// A disc of this type.
     pub(super) blank: Option<BlankDisc>,
     /// A tape of so many bytes.
@@ -297,6 +298,16 @@ pub(super) enum RecordedState {
 }
 
 impl RecordedState {
+    /// That of a disc that is written in order, or was pressed.
+    pub(super) const fn of(status: DiscStatus, has_open_track: bool) -> Self {
+        match status {
+            DiscStatus::Blank => Self::Blank,
+            DiscStatus::Appendable if has_open_track => Self::Open,
+            DiscStatus::Appendable => Self::Appendable,
+            DiscStatus::Complete => Self::Complete,
+        }
+    }
+
     pub(super) const fn in_words(self) -> &'static str {
         match self {
             Self::Blank => "blank",
@@ -314,7 +325,7 @@ pub async fn run(args: Args) -> Outcome {
     match action {
         Action::List { json } => list(json, &server).await,
         Action::Load { drive, iso, blank, size, force: Force { force } } => {
-            let made = Made { blank, size: size.map(|Size(size)| size) };
+            let made = NewMedium { blank, size: size.map(|Size(size)| size) };
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;

@@ -20,18 +20,18 @@ const REQUEST_SENSE: u8 = 0x03;
 pub type Ended = Result<DeviceAnswer, DeviceFailure>;
 
 /// Whose turn it is at a device: other commands wait where they can be aborted, with their data.
-pub struct Turns {
+pub struct CommandQueue {
     turn: Arc<Semaphore>,
     unheard: Unheard,
 }
 
-impl Default for Turns {
+impl Default for CommandQueue {
     fn default() -> Self {
         Self { turn: Arc::new(Semaphore::new(1)), unheard: Unheard::default() }
     }
 }
 
-impl Turns {
+impl CommandQueue {
     /// Hands a command on when it is its turn, and waits until it has ended.
     pub fn execute<W>(
         &self,
@@ -157,17 +157,17 @@ mod tests {
     }
 
     /// A command that is under way.
-    fn begin(turns: &Turns, opcode: u8) -> (Pending<Ended>, Job) {
+    fn begin(commands: &CommandQueue, opcode: u8) -> (Pending<Ended>, Job) {
         let (jobs, mut queue) = mpsc::channel(1);
-        let mut pending = turns.execute(request(opcode), move |job| async move {
+        let mut pending = commands.execute(request(opcode), move |job| async move {
             jobs.send(job).await.map_err(|_| DeviceFailure::Gone)
         });
         assert!((&mut pending).now_or_never().is_none());
         (pending, queue.try_recv().ok().unwrap())
     }
 
-    fn begun(turns: &Turns) -> Result<(), DeviceFailure> {
-        let begun = turns.execute(request(0), |job| async {
+    fn begun(commands: &CommandQueue) -> Result<(), DeviceFailure> {
+        let begun = commands.execute(request(0), |job| async {
             drop(job);
             Ok(())
         });
@@ -189,8 +189,8 @@ mod tests {
                 (0x00, answer(none.clone(), told.clone())),
                 (REQUEST_SENSE, answer(told.clone(), none.clone())),
             ] {
-                let turns = Turns::default();
-                let (pending, mut job) = begin(&turns, opcode);
+                let commands = CommandQueue::default();
+                let (pending, mut job) = begin(&commands, opcode);
                 if is_late {
                     job.end(ended);
                     drop(pending);
@@ -199,26 +199,26 @@ mod tests {
                     assert!(job.is_aborted() && job.aborted().now_or_never().is_some());
                     job.end(ended);
                 }
-                assert_eq!(begun(&turns), Err(DeviceFailure::Unheard));
-                assert_eq!(turns.take_unheard(), [&told]);
-                assert_eq!(begun(&turns), Ok(()));
+                assert_eq!(begun(&commands), Err(DeviceFailure::Unheard));
+                assert_eq!(commands.take_unheard(), [&told]);
+                assert_eq!(begun(&commands), Ok(()));
             }
         }
     }
 
     #[test]
     fn sense_that_its_client_hears_or_concerns_it_alone_is_not_kept() {
-        let turns = Turns::default();
+        let commands = CommandQueue::default();
         let attention = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
-        let (pending, job) = begin(&turns, 0);
+        let (pending, job) = begin(&commands, 0);
         job.end(answer(Bytes::new(), attention.emit(Format::Fixed).into()));
         assert!(pending.now_or_never().unwrap().is_ok());
-        assert_eq!(begun(&turns), Ok(()));
-        let (pending, job) = begin(&turns, 0);
+        assert_eq!(begun(&commands), Ok(()));
+        let (pending, job) = begin(&commands, 0);
         drop(pending);
         let refused = Sense::illegal(Additional::LBA_OUT_OF_RANGE);
         job.end(answer(Bytes::new(), refused.emit(Format::Fixed).into()));
-        assert_eq!(begun(&turns), Ok(()));
-        assert!(turns.take_unheard().is_empty());
+        assert_eq!(begun(&commands), Ok(()));
+        assert!(commands.take_unheard().is_empty());
     }
 }

@@ -25,8 +25,8 @@ use super::abilities::{BoxFuture, Close};
 use super::scsi::{Answer, Completion, Executed, Lost, NoStatus, RawUnit, ResetAnswer};
 use crate::printable::OneLine;
 use crate::scsi_device::{
-    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended, Job, Pending,
-    SENSE_MAX, ScsiDevice, Turns, ask,
+    self, CommandQueue, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended,
+    Job, Pending, SENSE_MAX, ScsiDevice, ask,
 };
 use crate::stop::{Stop, Stopper};
 
@@ -64,7 +64,7 @@ const RESET_CODE: u8 = Additional::NEXUS_LOSS.code;
 
 /// A unit, and the task that has its session.
 pub struct PassedUnit {
-    turns: Turns,
+    commands: CommandQueue,
     jobs: mpsc::Sender<Job>,
     resets: mpsc::Sender<oneshot::Sender<()>>,
     peripheral: u8,
@@ -101,7 +101,7 @@ async fn open_with(
     let (attentions, noted) = (VecDeque::new(), Arc::clone(&connection));
     let worker = Worker { unit, name, class, attentions, queues, times, connection: noted };
     let mut opened = PassedUnit {
-        turns: Turns::default(),
+        commands: CommandQueue::default(),
         jobs,
         resets,
         peripheral,
@@ -166,13 +166,13 @@ impl ScsiDevice for PassedUnit {
 
     fn execute(&self, request: DeviceRequest) -> Pending<Ended> {
         let jobs = self.jobs.clone();
-        self.turns.execute(request, move |job| async move {
+        self.commands.execute(request, move |job| async move {
             jobs.send(job).await.map_err(|_| DeviceFailure::Gone)
         })
     }
 
     fn take_unheard(&self) -> Vec<Bytes> {
-        self.turns.take_unheard()
+        self.commands.take_unheard()
     }
 
     fn reset(&self) -> Pending<()> {

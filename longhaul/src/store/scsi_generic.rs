@@ -15,8 +15,8 @@ use proto::scsi::Status;
 use proto::scsi::pass_through::block_length;
 
 use crate::scsi_device::{
-    self, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended, Job, Pending,
-    SENSE_MAX, ScsiDevice, Turns, ask,
+    self, CommandQueue, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended,
+    Job, Pending, SENSE_MAX, ScsiDevice, ask,
 };
 
 /// Why a device cannot be passed through.
@@ -41,7 +41,7 @@ const TRANSFER_MAX: usize = volume::TRANSFER_MAX as usize;
 /// A device and the thread that works for it.
 pub struct ScsiGeneric {
     device: Arc<Device>,
-    turns: Turns,
+    commands: CommandQueue,
     jobs: mpsc::Sender<Job>,
     peripheral: u8,
     transfer_max: u32,
@@ -61,7 +61,7 @@ pub async fn open(path: &Path) -> Result<ScsiGeneric, ScsiGenericError> {
     let (jobs, queue) = mpsc::channel();
     let mut opened = ScsiGeneric {
         device: Arc::clone(&device),
-        turns: Turns::default(),
+        commands: CommandQueue::default(),
         jobs,
         peripheral: 0x1F,
         transfer_max: most.min(TRANSFER_MAX) as u32,
@@ -106,12 +106,12 @@ impl ScsiDevice for ScsiGeneric {
 
     fn execute(&self, request: DeviceRequest) -> Pending<Ended> {
         let jobs = self.jobs.clone();
-        self.turns
+        self.commands
             .execute(request, move |job| ready(jobs.send(job).map_err(|_| DeviceFailure::Broken)))
     }
 
     fn take_unheard(&self) -> Vec<Bytes> {
-        self.turns.take_unheard()
+        self.commands.take_unheard()
     }
 
     fn reset(&self) -> Pending<()> {

@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::scsi::command::Command;
 use proto::scsi::unit::optical::{BLOCK_SIZE, DiscStatus};
@@ -217,7 +216,7 @@ impl Burner<'_> {
 
     /// The same on a disc on which anything is written over.
     async fn place_over(&self, force: bool) -> Outcome<Place> {
-        let capacity = self.recorder.ask(Command::read_capacity_10(), Bytes::new()).await?;
+        let capacity = self.recorder.ask(Command::read_capacity_10()).await?;
         let capacity = Capacity::parse_10(&capacity)
             .or_fail(|| "the size of the disc cannot be read".to_owned())?;
         let blocks = capacity.map_or_else(|| u32::MAX.into(), |capacity| capacity.blocks);
@@ -366,7 +365,7 @@ impl Burner<'_> {
         };
         for first in (from..end).step_by(PIECE_BLOCKS as usize) {
             let count = PIECE_BLOCKS.min(end - first);
-            let found = self.recorder.ask(read(place.first + first, count), Bytes::new()).await?;
+            let found = self.recorder.ask(read(place.first + first, count)).await?;
             // Nothing was made stable yet.
             let is_blank = at == 0 && found.iter().all(|byte| *byte == 0);
             if !is_blank && found != self.image.read(first, count).map_err(Halt::Failed)? {
@@ -411,7 +410,7 @@ impl Burner<'_> {
         while at < blocks {
             let count = PIECE_BLOCKS.min(blocks - at);
             let first = place.first + at;
-            let found = match self.recorder.ask(read(first, count), Bytes::new()).await {
+            let found = match self.recorder.ask(read(first, count)).await {
                 Ok(found) => found,
                 Err(halt) => {
                     tries += 1;

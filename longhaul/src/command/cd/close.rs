@@ -42,13 +42,11 @@ async fn close(recorder: &Recorder, multi: bool) -> Outcome {
         }
         DiscStatus::Appendable => {}
     }
-    // Where the disc is full, none can be written.
-    let open = match recorder.open_track(kind, info.last_track).await {
-        Ok(track) if track.next.is_some_and(|next| next != track.first) => Some(track.number),
-        Ok(track) if track.next.is_none() && info.is_session_open => Some(track.number),
-        _ if info.is_session_open => Some(info.last_track),
-        _ => None,
+    let last = match recorder.open_track(kind, info.last_track).await {
+        Ok(track) if track.next != Some(track.first) => track.number,
+        // All are closed, or the disc is full, and none can be written.
+        _ => info.last_track,
     };
-    recorder.close(kind, open, multi).await?;
+    recorder.close(kind, info.is_session_open.then_some(last), multi).await?;
     Ok(())
 }

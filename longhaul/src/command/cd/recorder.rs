@@ -22,7 +22,7 @@ use crate::store::scsi::{Executed, Lost, RawUnit};
 pub(super) const PIECE_BLOCKS: u32 = 32;
 
 /// MEDIUM NOT PRESENT, whatever its qualifier.
-const NO_MEDIUM_CODE: u8 = 0x3A;
+const NO_MEDIUM_CODE: u8 = Additional::MEDIUM_NOT_PRESENT.code;
 
 /// How often a drive is asked for what happened to it before.
 const ATTENTIONS_MAX: u32 = 8;
@@ -185,7 +185,11 @@ impl Recorder {
     }
 
     /// Asks something that may be asked again.
-    pub(super) async fn ask(&self, command: Command, data: Bytes) -> Result<Bytes, Halt> {
+    pub(super) async fn ask(&self, command: Command) -> Result<Bytes, Halt> {
+        self.ask_with(command, Bytes::new()).await
+    }
+
+    async fn ask_with(&self, command: Command, data: Bytes) -> Result<Bytes, Halt> {
         self.unit.ask(command, data).await.map_err(|why| match why {
             UnitError::Lost(lost) => Halt::Lost(lost),
             why => Halt::Failed(Failure::new("the drive refuses it").because(why)),
@@ -210,13 +214,13 @@ impl Recorder {
     }
 
     pub(super) async fn kind(&self) -> Result<Kind, Halt> {
-        let profile = self.ask(Command::get_profile(), Bytes::new()).await?;
+        let profile = self.ask(Command::get_profile()).await?;
         let kind = Kind::of(current_profile(&profile).map_err(garbled)?);
         kind.map_err(|why| Halt::Failed(Failure::new("the disc cannot be written").because(why)))
     }
 
     pub(super) async fn disc_info(&self) -> Result<DiscInfo, Halt> {
-        let info = self.ask(Command::read_disc_information(), Bytes::new()).await?;
+        let info = self.ask(Command::read_disc_information()).await?;
         DiscInfo::parse(&info).map_err(garbled)
     }
 
@@ -228,7 +232,7 @@ impl Recorder {
     }
 
     pub(super) async fn track(&self, number: u8) -> Result<TrackInfo, Halt> {
-        let answer = self.ask(Command::read_track_information(number), Bytes::new()).await?;
+        let answer = self.ask(Command::read_track_information(number)).await?;
         TrackInfo::parse(&answer).map_err(garbled)
     }
 
@@ -238,10 +242,10 @@ impl Recorder {
         if kind != Kind::Cd {
             return Ok(());
         }
-        let parameters = self.ask(Command::write_parameters(), Bytes::new()).await?;
+        let parameters = self.ask(Command::write_parameters()).await?;
         let parameters = WriteParameters::parse(&parameters).map_err(garbled)?;
         let (select, list) = parameters.select(multi).map_err(garbled)?;
-        self.ask(select, list.into()).await.map(drop)
+        self.ask_with(select, list.into()).await.map(drop)
     }
 
     /// Closes the track, if one is open, and the session; without `multi` nothing can be added afterwards.

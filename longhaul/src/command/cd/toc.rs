@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proto::scsi::Capacity;
 use proto::scsi::command::Command;
 use proto::scsi::command::optical::{DiscInfo, Toc, TrackInfo, current_profile};
-use proto::scsi::unit::optical::{BLOCK_SIZE, DiscStatus};
+use proto::scsi::unit::optical::BLOCK_SIZE;
 use serde::Serialize;
 
 use super::recorder::{Kind, disc_name, is_blank, no_medium};
@@ -159,13 +159,10 @@ async fn asked_tracks(uri: &Uri, unit: &dyn RawUnit) -> Outcome<Option<Contents>
         }
     }
     let is_rewritable = Kind::of(profile) == Ok(Kind::Overwritable);
-    let state = match info.status {
-        _ if is_rewritable && is_blank(unit).await? => RecordedState::Blank,
-        _ if is_rewritable => RecordedState::Rewritable,
-        DiscStatus::Blank => RecordedState::Blank,
-        DiscStatus::Appendable if tracks.iter().any(|track| track.open) => RecordedState::Open,
-        DiscStatus::Appendable => RecordedState::Appendable,
-        DiscStatus::Complete => RecordedState::Complete,
+    let state = match is_rewritable {
+        true if is_blank(unit).await? => RecordedState::Blank,
+        true => RecordedState::Rewritable,
+        false => RecordedState::of(info.status, tracks.iter().any(|track| track.open)),
     };
     let end = tracks.iter().map(|track| track.first.saturating_add(track.blocks)).max();
     let (uri, end) = (uri.to_string(), end.unwrap_or(0));

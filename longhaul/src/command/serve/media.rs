@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::scsi::unit::optical::{Disc, DiscStatus, DiscType};
+use proto::scsi::unit::optical::{Disc, DiscType};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
@@ -13,7 +13,7 @@ use super::live::{Live, OpenVolume};
 use super::{open_one, served_before};
 use crate::chain::Chain;
 use crate::command::media::{
-    Drive, Listed, Made, PassedDevice, Recordable, RecordedState, Request,
+    Drive, Listed, NewMedium, PassedDevice, Recordable, RecordedState, Request,
 };
 use crate::config::Served;
 use crate::failure::{Failure, OrFail as _, Outcome};
@@ -87,7 +87,7 @@ impl Live {
         &mut self,
         name: &str,
         disc: PathBuf,
-        made: Made,
+        made: NewMedium,
         force: bool,
     ) -> Outcome<String> {
         let shown = disc.shown().to_string();
@@ -322,12 +322,12 @@ pub(super) fn disc_identity(drive: &str, chain: &Chain) -> String {
 
 /// A disc that can be written, and what has been recorded on it.
 fn recordable((kind, disc): (DiscType, Option<Disc>)) -> Recordable {
-    let state = disc.map(|disc| match disc.status() {
-        _ if !kind.is_sequential() => RecordedState::Rewritable,
-        _ if disc.tracks().last().is_some_and(|track| !track.is_closed) => RecordedState::Open,
-        DiscStatus::Blank => RecordedState::Blank,
-        DiscStatus::Appendable => RecordedState::Appendable,
-        DiscStatus::Complete => RecordedState::Complete,
+    let state = disc.map(|disc| match kind.is_sequential() {
+        true => {
+            let is_open = disc.tracks().last().is_some_and(|track| !track.is_closed);
+            RecordedState::of(disc.status(), is_open)
+        }
+        false => RecordedState::Rewritable,
     });
     Recordable { disc: kind.name().to_owned(), state }
 }

@@ -10,6 +10,7 @@ use futures_util::future::{FutureExt as _, join, join_all};
 use proto::scsi::attention::{AttentionHandling, Attentions};
 use proto::scsi::cdb::Form;
 use proto::scsi::mode::Switches;
+use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Step, UnitOp};
@@ -97,11 +98,12 @@ impl Core {
         if parsed.cdb.is_ok() {
             self.state.reserved.check(nexus, parsed.traits.class)?;
         }
-        let (unaware, device) = (&self.state.unaware, self.unit.medium().device);
+        let unaware = &self.state.unaware;
+        let class = DeviceClass::of(self.unit.medium().device.code());
         match self.reported(nexus, parsed) {
-            None => Ok(unaware.check(nexus, device, parsed)?),
+            None => Ok(unaware.check(nexus, class, parsed.opcode)?),
             Some(attention) => {
-                unaware.told(nexus, device, parsed, &attention);
+                unaware.told(nexus, class, parsed.opcode, &attention);
                 Err(attention.into())
             }
         }

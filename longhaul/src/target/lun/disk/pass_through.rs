@@ -15,8 +15,7 @@ use proto::scsi::attention::AttentionHandling::Reports;
 use proto::scsi::cdb::{Block, MinimumAccess};
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{
-    self, DeviceClass, Geometry, Handling, MediumUse, Plan, Rights, Transfer, identity, opcodes,
-    permits,
+    self, DeviceClass, Geometry, Handling, Plan, Rights, Transfer, identity, opcodes, permits,
 };
 use proto::scsi::reservation::Class;
 use proto::scsi::sense::{Additional, Format, Key};
@@ -105,19 +104,6 @@ impl PassThroughDevice {
     fn geometry(&self) -> Geometry {
         let block_length = self.block_length.load(Ordering::Acquire);
         Geometry { block_length, transfer_max: self.device.transfer_max() }
-    }
-
-    /// A client that has to find out what is in the drive changes nothing before.
-    fn check_looked(&self, Caller { nexus, .. }: Caller, opcode: u8) -> Result<(), Sense> {
-        let usage = MediumUse::of(self.class, opcode);
-        if nexus.is_none_or(|nexus| self.clients.has_looked(nexus, usage)) {
-            return Ok(());
-        }
-        let additional = match self.class {
-            DeviceClass::Tape => Additional::SEQUENTIAL_POSITIONING_ERROR,
-            _ => Additional::MEDIUM_MAY_HAVE_CHANGED,
-        };
-        Err(Sense::new(Key::AbortedCommand, additional))
     }
 }
 
@@ -293,7 +279,9 @@ impl Core {
             }
             let _turn = abort.unless(passed.turn.lock()).await?;
             self.check_attention(caller)?;
-            passed.check_looked(caller, request.block[0])?;
+            if let Some(nexus) = caller.nexus {
+                self.state.unaware.check(nexus, passed.class, request.block[0])?;
+            }
             let executed = abort.unless(passed.device.execute(request.clone())).await?;
             if executed == Err(DeviceFailure::Unheard) {
                 for sense in passed.device.take_unheard() {
@@ -344,7 +332,7 @@ impl Core {
         additional: Additional,
     ) -> bool {
         if [RESET_CODE, MEDIUM_CODE].contains(&additional.code) {
-            passed.clients.must_look();
+            self.all_must_look(passed);
         }
         if additional.code == RESET_CODE {
             if passed.was_reset.swap(false, Ordering::AcqRel) {
@@ -354,6 +342,11 @@ impl Core {
         }
         self.attend(|attentions| attentions.establish(additional, caller.nexus));
         false
+    }
+
+    /// No client knows what is in the drive, nor where the head of that is.
+    fn all_must_look(&self, passed: &PassThroughDevice) {
+        passed.clients.each(|nexus| self.state.unaware.add(nexus));
     }
 
     /// SPC-4, 6.14: nothing prevents the removal of the medium after a reset, though clients may still want that.
@@ -411,7 +404,7 @@ impl Core {
         }
         let may_be_reset = matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost);
         if may_be_reset {
-            passed.clients.must_look();
+            self.all_must_look(passed);
             passed.is_stale.store(true, Ordering::Release);
         }
         if may_be_reset && !passed.device.tells_of_losses() {
@@ -644,7 +637,7 @@ impl Core {
         let Some(passed) = self.state.passed.clone() else { return };
         passed.resets.send_modify(|under_way| *under_way += 1);
         passed.was_reset.store(true, Ordering::Release);
-        passed.clients.must_look();
+        self.all_must_look(&passed);
         tokio::spawn(async move {
             passed.device.reset().await;
             // SPC-4, 6.14: nothing prevents the removal after that.

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use proto::scsi::Sense;
 use proto::scsi::pass_through::{DeviceClass, MediumUse};
 use proto::scsi::sense::{Additional, Key};
-use proto::scsi::{DeviceType, Parsed, Sense};
 
 use super::super::Nexus;
 
@@ -22,36 +22,30 @@ pub(super) struct Unaware {
 }
 
 impl Unaware {
-    /// `nexus` was told this, in answer to a command of a drive of that type.
-    pub(super) fn told(
-        &self,
-        nexus: Nexus,
-        device: DeviceType,
-        command: &Parsed,
-        attention: &Sense,
-    ) {
+    /// `nexus` was told this, in answer to a command of a drive of that class.
+    pub(super) fn told(&self, nexus: Nexus, class: DeviceClass, opcode: u8, attention: &Sense) {
         // Who asks how the drive is waits for the answer.
-        if is_news(device, attention) && use_of_medium(device, command.opcode) != MediumUse::Finds {
-            self.who().insert(nexus);
-            self.any.store(true, Ordering::Release);
+        if is_news(class, attention) && MediumUse::of(class, opcode) != MediumUse::Finds {
+            self.add(nexus);
         }
     }
 
-    /// Whether `nexus` may have this done to the medium in a drive of that type.
-    pub(super) fn check(
-        &self,
-        nexus: Nexus,
-        device: DeviceType,
-        command: &Parsed,
-    ) -> Result<(), Sense> {
+    /// `nexus` has to look at the drive.
+    pub(super) fn add(&self, nexus: Nexus) {
+        self.who().insert(nexus);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether `nexus` may have this done to the medium in a drive of that class.
+    pub(super) fn check(&self, nexus: Nexus, class: DeviceClass, opcode: u8) -> Result<(), Sense> {
         if !self.any.load(Ordering::Acquire) {
             return Ok(());
         }
-        match use_of_medium(device, command.opcode) {
+        match MediumUse::of(class, opcode) {
             MediumUse::Finds => self.forget(nexus),
             MediumUse::Relies if self.who().contains(&nexus) => {
-                let additional = match device {
-                    DeviceType::Tape => Additional::SEQUENTIAL_POSITIONING_ERROR,
+                let additional = match class {
+                    DeviceClass::Tape => Additional::SEQUENTIAL_POSITIONING_ERROR,
                     _ => Additional::MEDIUM_MAY_HAVE_CHANGED,
                 };
                 return Err(Sense::new(Key::AbortedCommand, additional));
@@ -73,19 +67,15 @@ impl Unaware {
     }
 }
 
-fn use_of_medium(device: DeviceType, opcode: u8) -> MediumUse {
-    MediumUse::of(DeviceClass::of(device.code()), opcode)
-}
-
 /// Whether a unit attention says that the medium in a drive of that type, or the place of its head, may be another one than
 /// an initiator believes that has commands under way.
-fn is_news(device: DeviceType, attention: &Sense) -> bool {
+fn is_news(class: DeviceClass, attention: &Sense) -> bool {
     let Sense { key, additional, .. } = *attention;
     let of_any = [Additional::MEDIUM_MAY_HAVE_CHANGED.code];
     let of_tape = [Additional::POWER_ON_OR_RESET.code, Additional::COMMANDS_CLEARED.code];
     // A new session has nothing under way.
     let is_login = additional == Additional::POWER_ON_OR_RESET;
-    let is_of_tape = device == DeviceType::Tape && of_tape.contains(&additional.code) && !is_login;
+    let is_of_tape = class == DeviceClass::Tape && of_tape.contains(&additional.code) && !is_login;
     key == Key::UnitAttention && (is_of_tape || of_any.contains(&additional.code))
 }
 
@@ -93,31 +83,23 @@ fn is_news(device: DeviceType, attention: &Sense) -> bool {
 mod tests {
     use super::*;
 
-    fn block(opcode: u8) -> [u8; 16] {
-        let mut block = [0; 16];
-        block[0] = opcode;
-        block
-    }
-
     #[test]
     fn writes_are_refused_until_the_initiator_has_looked() {
         let (me, other) = (Nexus(1), Nexus(2));
-        for device in [DeviceType::Tape, DeviceType::Optical] {
-            let write = if device == DeviceType::Tape { 0x0A } else { 0x2A };
+        for class in [DeviceClass::Tape, DeviceClass::Optical] {
+            let write = if class == DeviceClass::Tape { 0x0A } else { 0x2A };
             let unaware = Unaware::default();
-            let check = |nexus, opcode| {
-                unaware.check(nexus, device, &Parsed::of(&block(opcode), device)).is_ok()
-            };
+            let check = |nexus, opcode| unaware.check(nexus, class, opcode).is_ok();
             let told_by = |opcode, additional| {
                 let news = Sense::new(Key::UnitAttention, additional);
-                unaware.told(me, device, &Parsed::of(&block(opcode), device), &news);
+                unaware.told(me, class, opcode, &news);
             };
             let told = |additional| told_by(write, additional);
             told(Additional::POWER_ON_OR_RESET);
             told(Additional::MODE_PARAMETERS_CHANGED);
             assert!(check(me, write));
             let of_tape = [Additional::BUS_DEVICE_RESET, Additional::COMMANDS_CLEARED];
-            let of_tape = of_tape.into_iter().filter(|_| device == DeviceType::Tape);
+            let of_tape = of_tape.into_iter().filter(|_| class == DeviceClass::Tape);
             for news in [Additional::MEDIUM_MAY_HAVE_CHANGED].into_iter().chain(of_tape) {
                 told(news);
                 assert!(!check(me, write) && !check(me, write) && check(other, write));
@@ -134,10 +116,9 @@ mod tests {
             unaware.forget(me);
             assert!(check(me, write));
         }
-        let (unaware, disk) = (Unaware::default(), DeviceType::Disk);
+        let (unaware, disk) = (Unaware::default(), DeviceClass::Disk);
         let news = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
-        let write = Parsed::of(&block(0x2A), disk);
-        unaware.told(me, disk, &write, &news);
-        assert!(unaware.check(me, disk, &write).is_ok());
+        unaware.told(me, disk, 0x2A, &news);
+        assert!(unaware.check(me, disk, 0x2A).is_ok());
     }
 }

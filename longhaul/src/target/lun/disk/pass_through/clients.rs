@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use proto::scsi::pass_through::MediumUse;
 
 use super::super::super::Nexus;
 
@@ -16,13 +15,11 @@ struct Client {
     may_write: bool,
     /// Sense data of a deferred error.
     deferred: Option<Bytes>,
-    /// It does not know what is in the drive, nor where the head of that is.
-    must_look: bool,
 }
 
 impl Clients {
     pub(super) fn attach(&self, nexus: Nexus, may_write: bool) {
-        self.lock().insert(nexus, Client { may_write, deferred: None, must_look: false });
+        self.lock().insert(nexus, Client { may_write, deferred: None });
     }
 
     pub(super) fn detach(&self, nexus: Nexus) {
@@ -46,20 +43,9 @@ impl Clients {
         self.lock().get_mut(&nexus)?.deferred.take()
     }
 
-    /// Nobody knows what is in the drive, nor where the head of that is.
-    pub(super) fn must_look(&self) {
-        self.lock().values_mut().for_each(|client| client.must_look = true);
-    }
-
-    /// Whether this one may send such a command. Those that rely on the medium may have been sent before it was told that
-    /// another one is in the drive, or the head elsewhere.
-    pub(super) fn has_looked(&self, nexus: Nexus, usage: MediumUse) -> bool {
-        let mut clients = self.lock();
-        let Some(client) = clients.get_mut(&nexus) else { return true };
-        if usage == MediumUse::Finds {
-            client.must_look = false;
-        }
-        usage != MediumUse::Relies || !client.must_look
+    /// Does something for each. None comes or leaves meanwhile.
+    pub(super) fn each(&self, work: impl FnMut(Nexus)) {
+        self.lock().keys().copied().for_each(work);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Nexus, Client>> {
