@@ -9,7 +9,7 @@ use volume::tape::{LabelInfo, OpenError, SIZE_MIN, Tape};
 
 use super::{Store, file_options, retry_while_locked};
 use crate::chain::OpenOptions;
-use crate::chain::created_file::CreatedFile;
+use crate::chain::created_file::{CreatedFile, refuse_options};
 use crate::explain::explain;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::size::Size;
@@ -45,6 +45,7 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
         let why = format!("a tape has at least {}", Size(SIZE_MIN));
         return Err(Failure::usage(what()).because(why));
     }
+    refuse_options(uri, path)?;
     let with = file::FileOptions { block_size: UNIT, ..file_options(options) };
     let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
     let (opened, made) = opened.map_err(|why| match why {
