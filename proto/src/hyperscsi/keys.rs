@@ -109,12 +109,21 @@ impl Root {
 
     pub(super) fn keys(&self, from_server: bool, new_cipher: NewCipher) -> DirectionKeys {
         let key = |level: u8| {
-            let place = [if from_server { b'S' } else { b'C' }, level];
-            let key = expand(&self.secret, &[LABEL, b": key", &place]);
-            let iv = expand(&self.secret, &[LABEL, b": iv", &place]);
+            let (key, iv) = self.key(from_server, level);
             PacketKey { cipher: new_cipher(&key), iv }
         };
         DirectionKeys { integrity: key(1), encrypt: key(2) }
+    }
+
+    /// The key and the iv of a direction and a level (spec, 5.1).
+    fn key(
+        &self,
+        from_server: bool,
+        level: u8,
+    ) -> (Zeroizing<[u8; KEY_LEN]>, Zeroizing<[u8; NONCE_LEN]>) {
+        let place = [if from_server { b'S' } else { b'C' }, level];
+        let key = expand(&self.secret, &[LABEL, b": key", &place]);
+        (key, expand(&self.secret, &[LABEL, b": iv", &place]))
     }
 }
 
@@ -200,6 +209,69 @@ never_printed!(SiteKeys, ResetKey, Root);
 mod tests {
     use super::*;
     use crate::iscsi::sealed::soft;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Spec, 16. The values were computed by another program, from RFC 5869.
+    #[test]
+    fn keys_are_those_of_the_specification() {
+        let hash = core::array::from_fn(|at| at as u8);
+        let root = Root::extract(hash, &[0x11; KEY_LEN], &[0x22; KEY_LEN]);
+        assert_eq!(
+            hex(&*root.secret),
+            "51eb05d3eea0c25668b40226ad31af0ff7f2c004387226ce91ae8ff7910c1157"
+        );
+        for (from_server, level, key, iv) in [
+            (
+                false,
+                1,
+                "d9288c45564a908280a616ee6e3e4db1ed4ad69e626f68c8235fa6f4ac52261c",
+                "2c75005cbcc1178085b33a67",
+            ),
+            (
+                false,
+                2,
+                "b33cf045655d862cd38a3facf373ee27ad9477fd7bfff4279b9a264bbfd8570a",
+                "e992df192253cfd24c6748f5",
+            ),
+            (
+                true,
+                1,
+                "a88433aa5d30d2cfef459b9cdd9ac3c7e9ebd22df7f4d24beeef57ab74b905b8",
+                "85e23ae730adeb7c012d5b40",
+            ),
+            (
+                true,
+                2,
+                "e952d41869455174f66d80d5941df4276235b7efea3d262efcf69c672cc04378",
+                "f8f51630bcae2f9bef3c61dd",
+            ),
+        ] {
+            let found = root.key(from_server, level);
+            assert_eq!((hex(&*found.0), hex(&*found.1)), (key.to_owned(), iv.to_owned()));
+        }
+        assert_eq!(
+            hex(&*root.resume()),
+            "616b31691afca3f6735c94a25011a0cd6b1a72a2bbcbf16907c042e513be55e5"
+        );
+    }
+
+    /// Spec, 16.
+    #[test]
+    fn keys_of_a_site_are_those_of_the_specification() {
+        let site = SiteKeys::of(&SiteKey::from_bytes([7; 32]));
+        assert_eq!(
+            hex(&*site.mac),
+            "5f6d2bbffe4b2e37d33e807af1a0fc700eaee34288752e20131c8e5a795b0783"
+        );
+        assert_eq!(
+            hex(&*site.psk),
+            "f356e12aec19aef5ce35cdceff6bca9e5d5998f3f36a2c9ad2ce2ef1ca5cce48"
+        );
+        assert_eq!(hex(&site.mac(&[b"P", &[5; 16]])), "945205ce8951c1ef6ef7eed7c72bb17d");
+    }
 
     /// Spec, 16.
     #[test]
