@@ -28,6 +28,7 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::AccessState;
 
+use crate::compression::Compression;
 use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::log::Log;
@@ -76,6 +77,8 @@ pub struct Config {
     pub identity: Option<PathBuf>,
     /// The file with the key of the site; without it there is no HyperSCSI.
     pub site_key: Option<PathBuf>,
+    /// How data of HyperSCSI are compressed for clients that ask for it.
+    pub compression: Compression,
     /// Listen beyond loopback although anyone could then use the volumes.
     pub insecure: bool,
     /// What is served.
@@ -279,6 +282,7 @@ impl From<ServerOptions> for Config {
             protection: said.protection,
             identity: said.identity,
             site_key: said.site_key,
+            compression: said.compression.unwrap_or_default(),
             insecure: said.insecure.unwrap_or_default(),
             clients: by_key.collect(),
             state: said.state,

@@ -11,6 +11,7 @@ mod cipher_pool;
 pub mod cli;
 pub mod cluster;
 pub mod command;
+pub mod compression;
 pub mod config;
 pub mod control;
 pub mod credentials;

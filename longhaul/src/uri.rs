@@ -13,6 +13,7 @@ use host::rbd::ImageSpec;
 use proto::identity::{KeyTextError, PublicKey};
 use proto::iscsi::name::{IscsiName, NameError};
 
+use crate::compression::Compression;
 use crate::printable::Shown as _;
 use crate::size::{NotASize, Size};
 use compound::{Compound, Kind};
@@ -92,6 +93,8 @@ pub struct HyperScsiUri {
     pub pin: Option<PublicKey>,
     /// Where else the server is: `?path=` or `&path=` at the end, once or more often.
     pub paths: Vec<HyperScsiServer>,
+    /// How data are compressed on their way: `?compression=lz4` at the end.
+    pub compression: Compression,
 }
 
 /// The paths of a connection beside its first one.
@@ -144,6 +147,8 @@ pub enum UriError {
     HyperScsi(String),
     #[error("`{0}` names more than {FURTHER_PATHS_MAX} further paths to its server")]
     Paths(String),
+    #[error("compression: {0}")]
+    Compression(&'static str),
     #[error(
         "`scsi:{0}` passes nothing through: behind `scsi:` stands a device of this machine, such as /dev/sg0, or a unit of a server \
          (iscsi://..., hyperscsi://..., hseth://...); any other volume is served as it is, without `scsi:`"
@@ -526,10 +531,13 @@ fn hyperscsi(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri, UriEr
         return Err(malformed());
     }
     let server = HyperScsiServer::parse(scheme, server).ok_or_else(malformed)??;
-    let (mut pin, mut paths) = (None, Vec::new());
+    let (mut pin, mut paths, mut compression) = (None, Vec::new(), None);
     for part in query.into_iter().flat_map(|query| query.split('&')) {
         match part.split_once('=') {
             Some(("pin", key)) if pin.is_none() => pin = Some(key.parse()?),
+            Some(("compression", name)) if compression.is_none() => {
+                compression = Some(name.parse().map_err(UriError::Compression)?);
+            }
             Some(("path", place)) => paths.push(server.path(place).ok_or_else(malformed)??),
             _ => return Err(malformed()),
         }
@@ -537,7 +545,8 @@ fn hyperscsi(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri, UriEr
     if paths.len() > FURTHER_PATHS_MAX {
         return Err(UriError::Paths(text.to_owned()));
     }
-    Ok(HyperScsiUri { server, volume: volume.to_owned(), pin, paths })
+    let compression = compression.unwrap_or_default();
+    Ok(HyperScsiUri { server, volume: volume.to_owned(), pin, paths, compression })
 }
 
 impl HyperScsiServer {
@@ -663,10 +672,13 @@ impl fmt::Display for IscsiUri {
 
 impl fmt::Display for HyperScsiUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, volume, pin, paths } = self;
-        let pin = pin.iter().map(|key| format!("pin={key}"));
-        let query = pin.chain(paths.iter().map(|path| format!("path={}", path.place())));
-        let query = query.collect::<Vec<_>>().join("&");
+        let Self { server, volume, pin, paths, compression } = self;
+        let mut query: Vec<_> = pin.iter().map(|key| format!("pin={key}")).collect();
+        if !compression.is_none() {
+            query.push(format!("compression={compression}"));
+        }
+        query.extend(paths.iter().map(|path| format!("path={}", path.place())));
+        let query = query.join("&");
         let mark = if query.is_empty() { "" } else { "?" };
         write!(f, "{server}/{volume}{mark}{query}")
     }
@@ -697,6 +709,8 @@ mod tests {
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
             "hyperscsi://server:5674/backup",
+            "hyperscsi://server:5674/backup?compression=zstd",
+            "hyperscsi://server:5674/backup?compression=lz4&path=10.0.0.2:5674",
             "hyperscsi://[fe80::1]:5675/backup",
             "hseth://eth0/backup",
             "hseth://eth0/02:00:5e:10:00:01/backup",
@@ -764,6 +778,8 @@ mod tests {
             ("hyperscsi://host/a/b", "not of the form"),
             ("hyperscsi://me@host/b", "credentials do not belong"),
             ("hyperscsi://host/b?paths=far", "not of the form"),
+            ("hyperscsi://host/b?compression=gzip", "`zstd`"),
+            ("hyperscsi://host/b?compression=lz4&compression=lz4", "not of the form"),
             ("hyperscsi://host/b?path=far:port", "HOST:PORT"),
             // A key that is not where it belongs would not be asked for.
             ("hyperscsi://host/b?path=far?pin=lhpub1-x", "HOST:PORT"),

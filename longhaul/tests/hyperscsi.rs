@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::PATIENCE;
 use host::link::{Address, Link, Udp};
+use longhaul::compression::Compression;
 use longhaul::front::hyperscsi::{Node, Offering, Server};
 use longhaul::front::iscsi;
 use longhaul::sealing::new_cipher;
@@ -132,7 +133,8 @@ async fn serve_links(
     let node = Arc::new(Node::new(offering, ports, 64 << 20, &iscsi));
     let links = addresses.iter().map(|address| Link::from(Udp::bind(*address).unwrap())).collect();
     let config = Config::ip(keys.server.clone(), keys.site.clone(), new_cipher);
-    let config = Config { data_max, credit: 64 << 20, paths: 4, ..config };
+    let codecs = compression("any").0;
+    let config = Config { data_max, credit: 64 << 20, paths: 4, codecs, ..config };
     let server = Server::new(Arc::clone(&node), (links, Duration::ZERO), config, random()).unwrap();
     let addresses: Vec<_> = server
         .locals()
@@ -154,7 +156,16 @@ fn place(address: SocketAddr) -> HyperScsiServer {
 }
 
 fn at(address: SocketAddr) -> Named {
-    Named { server: place(address), name: NAME.to_owned(), paths: Vec::new() }
+    Named {
+        server: place(address),
+        name: NAME.to_owned(),
+        paths: Vec::new(),
+        compression: Compression::default(),
+    }
+}
+
+fn compression(name: &str) -> Compression {
+    name.parse().unwrap()
 }
 
 async fn open(address: SocketAddr, keys: &Keys) -> Result<Disk, OpenError<SessionError>> {
@@ -172,6 +183,25 @@ async fn volume_keeps_every_promise() {
     let disk = open(running.address, &keys).await.expect("a session");
     assert_eq!(disk.shape().size, SIZE);
     check::volume(2, Arc::new(disk)).await;
+}
+
+#[tokio::test]
+async fn volume_whose_data_are_compressed_keeps_every_promise() {
+    for name in ["lz4", "zstd"] {
+        let keys = Keys::new();
+        let running = serve(memory(), &keys).await;
+        let volume = Named { compression: compression(name), ..at(running.address) };
+        let opened = store::connect(&volume, &keys.credentials(), ScsiOptions::default()).await;
+        let disk = Arc::new(opened.expect("a session"));
+        let text: Bytes = (0..SIZE).map(|at| (at / 4096) as u8).collect();
+        disk.write(0, text.clone(), Durability::Volatile).await.unwrap();
+        assert!(disk.read(Span::new(0, SIZE)).await.unwrap() == text);
+        // It is noted ten times a second.
+        while running.node.status().sessions[0].compression.as_deref() != Some(name) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        check::volume(2, Arc::clone(&disk) as Arc<dyn Volume>).await;
+    }
 }
 
 /// Behind a server whose store tells of every failure, and behind one whose store tells each once.

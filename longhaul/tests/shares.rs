@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use common::{LONGHAUL, PATIENCE, Running, run};
+use longhaul::compression::Compression;
 use longhaul::store::hyperscsi::{self, Credentials};
 use longhaul::store::iscsi::{self, ConnectOptions, IscsiTarget, Writers};
 use longhaul::store::scsi::Options;
@@ -96,7 +97,12 @@ administrator = true
                 let site_key = site_key::read(&self.dir.path().join("site.key")).unwrap();
                 let credentials = Credentials { identity, site_key, pin: uri.pin };
                 let (server, name) = (uri.server.clone(), uri.volume.clone());
-                let volume = hyperscsi::Volume { server, name, paths: Vec::new() };
+                let volume = hyperscsi::Volume {
+                    server,
+                    name,
+                    paths: Vec::new(),
+                    compression: Compression::default(),
+                };
                 let options = Options { writers: Writers::Shared, ..Options::default() };
                 let disk = hyperscsi::connect(&volume, &credentials, options).await;
                 Arc::new(disk.expect("a session"))

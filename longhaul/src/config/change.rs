@@ -44,6 +44,7 @@ impl Config {
             (name("protection"), self.protection == new.protection),
             (name("identity"), self.identity == new.identity),
             (name("site_key"), self.site_key == new.site_key),
+            (name("compression"), self.compression == new.compression),
             (name("state"), self.state == new.state),
             (name("control"), self.control == new.control),
             (name("metrics"), self.metrics == new.metrics),

@@ -18,11 +18,12 @@ use super::disk::{
 };
 use super::limits::LIMITS;
 use super::listen::{LISTEN, listens};
+use crate::compression::Compression;
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
-    ADDRESS, BYTES, COUNT, DEMAND, DIRECTORY, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
-    RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, number,
+    ADDRESS, BYTES, COMPRESSION, COUNT, DEMAND, DIRECTORY, FILE, IQN, KEY, Kind, NAME, PATH, Place,
+    RATE, RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, number,
     number_or_text, options, path, switch, text, texts,
 };
 use crate::sealing::Demand;
@@ -75,6 +76,13 @@ options! {
             place: Place::Both,
             help: "Key of the site, made by `longhaul identity site-key`, for HyperSCSI",
             manual: "See [HyperSCSI](sessions.md#hyperscsi)",
+        }
+        compression: Option<Compression> = text => {
+            kind: COMPRESSION,
+            default: Standard::Value("none"),
+            place: Place::Both,
+            help: "How data of HyperSCSI are compressed if the client asks for it: none, lz4, zstd or any",
+            manual: "See [compression](sessions.md#compression), and what it gives away",
         }
         client_key: Vec<PublicKey> = keys => {
             kind: KEY.listed(),

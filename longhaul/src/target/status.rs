@@ -112,6 +112,9 @@ pub struct SessionStatus {
     /// How the ways to its client are, where the transport does more than TCP shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathStatus>,
+    /// How its data are compressed, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<String>,
 }
 
 /// How a way to a client is: what the server sends.
@@ -211,5 +214,6 @@ fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
         seconds: entry.since.elapsed().map_or(0, |since| since.as_secs()),
         activity: entry.meter.activity().summed_up(),
         paths: Vec::new(),
+        compression: None,
     }
 }

@@ -17,12 +17,13 @@ use search::Search;
 use super::address::{Address, Endpoint, Transmit};
 use super::codec::{
     COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
-    read_devices, read_reply,
+    read_devices,
 };
 use super::command::{
     CDB_MAX, CDB_MIN, Command, Device, Handle, Reply, Request, RequestId, TaskFunction,
     TaskResponse,
 };
+use super::compression::{Algorithm, Compression};
 use super::config::{Config, Fill, Random, Remote};
 use super::ended::Ended;
 use super::keys::SiteKeys;
@@ -299,10 +300,11 @@ impl Client {
         body.extend_from_slice(&noise.write(&own.emit()));
         let header = Header::new(Opcode::AdnReply, Sec::Handshake, false);
         let proof = Header { cid: server_cid, ..header }.with_body(&body).into();
-        let slots = options.slots;
+        let (slots, compression) = (options.slots, options.compression);
         let peer = (server_cid, self.endpoint);
         let transport = Transport::new(now, false, peer, noise.finish(), (&self.config, options));
-        let mut requests = Requests::new(slots, self.config.credit);
+        let compression = Compression::agreed(self.config.codecs, compression);
+        let mut requests = Requests::new(slots, self.config.credit, compression);
         requests.manage(Kind::Devices, devices_request());
         Ok(Running {
             transport,
@@ -360,14 +362,15 @@ impl Client {
     }
 
     fn answered(running: &mut Running, events: &mut VecDeque<ClientEvent>, answer: Answer) {
-        let Answer { id, kind, message } = answer;
+        let reply = || running.requests.read_reply(&answer);
+        let Answer { id, kind, ref message, .. } = answer;
         let event = match kind {
-            Kind::Command => read_reply(message).map(|reply| ClientEvent::Completed(id, reply)),
-            Kind::Manage => Some(ClientEvent::Managed(id, message)),
+            Kind::Command => reply().map(|reply| ClientEvent::Completed(id, reply)),
+            Kind::Manage => Some(ClientEvent::Managed(id, message.clone())),
             Kind::Task | Kind::Abort(_) => {
                 message.first().map(|code| ClientEvent::TaskManaged(id, TaskResponse::of(*code)))
             }
-            Kind::Devices => read_devices(&message).map(|devices| {
+            Kind::Devices => read_devices(message).map(|devices| {
                 running.devices = Some(devices.clone());
                 ClientEvent::Connected { server: running.server, devices }
             }),
@@ -435,6 +438,15 @@ impl Client {
         match &self.state {
             State::Running(running) => running.transport.options().data_max,
             State::Searching | State::Starting(_) | State::Ended => self.config.data_max,
+        }
+    }
+
+    /// How data that are worth it are compressed, once there is a connection.
+    #[must_use]
+    pub fn compression(&self) -> Option<Algorithm> {
+        match &self.state {
+            State::Running(running) => running.requests.compression(),
+            State::Searching | State::Starting(_) | State::Ended => None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::address::Endpoint;
+use super::compression::Codecs;
 use crate::cipher::NewCipher;
 use crate::identity::{Identity, PublicKey};
 
@@ -145,6 +146,8 @@ pub struct Config {
     pub port: u64,
     /// The most paths of a connection: 1 to [`PATHS_MAX`].
     pub paths: u8,
+    /// How data of commands may be compressed on their way (spec, 7.6), the preferred way first; not at all if it is empty.
+    pub codecs: Codecs,
     /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
     pub place: Box<[u8]>,
 }
@@ -185,6 +188,7 @@ impl Config {
             keep_alive: Duration::from_secs(10),
             port: 0,
             paths: 1,
+            codecs: &[],
             place: Box::default(),
         }
     }

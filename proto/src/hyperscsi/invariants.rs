@@ -5,11 +5,14 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::codec::{AckFrame, Fragment, HEADER_LEN, Header, Options, Start, read_reply};
+use super::codec::{
+    AckFrame, Fragment, HEADER_LEN, Header, Options, Start, read_reply, read_request,
+};
 use super::command::{Command, Device, Handle, Level, Reply, TaskAttribute};
+use super::compression::{Compression, runs};
 use super::{
-    Address, Client, ClientEvent, Config, Endpoint, Fill, LinkId, PORT, Remote, SITE_KEY_LEN,
-    Server, ServerEvent, SiteKey,
+    Address, Client, ClientEvent, Config, DATA_MAX, Endpoint, Fill, LinkId, PORT, Remote,
+    SITE_KEY_LEN, Server, ServerEvent, SiteKey,
 };
 use crate::cipher::NewCipher;
 use crate::identity::Identity;
@@ -38,9 +41,13 @@ pub fn packet(bytes: &[u8]) {
     }
     let _ = Start::parse(bytes);
     let _ = super::codec::read_devices(bytes);
-    let _ = super::codec::read_request(Bytes::copy_from_slice(bytes), Handle(0), 0);
-    if let Some(reply) = read_reply(Bytes::copy_from_slice(bytes)) {
-        assert!(reply.data_in.len() <= bytes.len());
+    let compression = Compression::agreed(runs::CODECS, 1);
+    let message = Bytes::copy_from_slice(bytes);
+    if let Some(command) = read_request(message.clone(), (Handle(0), 0), DATA_MAX, &compression) {
+        assert!(command.data_out.len() <= DATA_MAX as usize);
+    }
+    if let Some(reply) = read_reply(message, DATA_MAX, &compression) {
+        assert!(reply.data_in.len() <= DATA_MAX as usize);
     }
 }
 
@@ -78,8 +85,8 @@ fn sent(now: Time, client: &mut Client, server: &mut Server) -> Vec<Flying> {
 pub fn machines(new_cipher: NewCipher, script: &[u8]) {
     let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
     let config = |who| {
-        let site = SiteKey::from_bytes([7; SITE_KEY_LEN]);
-        Config { credit: 65536, paths: 2, ..Config::ip(identity(who), site, new_cipher) }
+        let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), new_cipher);
+        Config { credit: 65536, paths: 2, codecs: runs::CODECS, ..config }
     };
     let mut now = Time::from_origin(Duration::from_secs(100));
     let remote = Remote { endpoint: endpoint(PORT), pin: None };

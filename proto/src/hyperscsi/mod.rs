@@ -23,6 +23,7 @@ mod address;
 mod client;
 mod codec;
 mod command;
+mod compression;
 mod config;
 mod congestion;
 mod ended;
@@ -51,6 +52,7 @@ pub use command::{
     CDB_MAX, CDB_MIN, Command, Device, Handle, Level, Reply, Request, RequestId, SENSE_MAX,
     TaskAttribute, TaskFunction, TaskResponse,
 };
+pub use compression::{Algorithm, Codec, Codecs};
 pub use config::{
     Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, PATHS_MAX, Remote, SITE_KEY_LEN, SLOTS,
     SiteKey, Timing,

@@ -14,8 +14,9 @@ use admission::{Admission, Proof};
 use session::Session;
 
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
-use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood, reply_header};
+use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood};
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
+use super::compression::Algorithm;
 use super::config::{Config, Fill, Random};
 use super::ended::Ended;
 use super::path::PathStats;
@@ -287,8 +288,7 @@ impl Server {
         reply: Reply,
     ) {
         if let Some(session) = self.sessions.get_mut(&connection.0) {
-            let message = (reply_header(&reply), reply.data_in);
-            session.reply(now, request, Opcode::Request, message);
+            session.complete(now, request, reply);
         }
     }
 
@@ -330,6 +330,12 @@ impl Server {
     #[must_use]
     pub fn paths(&self, connection: ConnectionId) -> Vec<PathStats> {
         self.sessions.get(&connection.0).map_or_else(Vec::new, Session::paths)
+    }
+
+    /// How data that are worth it are compressed on their way to a client.
+    #[must_use]
+    pub fn compression(&self, connection: ConnectionId) -> Option<Algorithm> {
+        self.sessions.get(&connection.0).and_then(Session::compression)
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and

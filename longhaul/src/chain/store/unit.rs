@@ -79,7 +79,7 @@ async fn behind_iscsi(
 
 async fn behind_hyperscsi(
     uri: &Uri,
-    HyperScsiUri { server, volume, pin, paths }: &HyperScsiUri,
+    HyperScsiUri { server, volume, pin, paths, compression }: &HyperScsiUri,
     options: &UnitOptions,
 ) -> Outcome<Box<dyn RawUnit>> {
     let what = || format!("cannot open {uri}");
@@ -94,7 +94,8 @@ async fn behind_hyperscsi(
         ..ScsiOptions::default()
     };
     let (server, name, paths) = (server.clone(), volume.clone(), paths.clone());
-    let volume = hyperscsi::Volume { server, name, paths };
+    let compression = *compression;
+    let volume = hyperscsi::Volume { server, name, paths, compression };
     let opened = hyperscsi::open_unit(&volume, &who, with).await;
     Ok(Box::new(opened.map_err(|why| explain_open(what(), why))?))
 }

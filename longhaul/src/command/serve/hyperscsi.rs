@@ -15,6 +15,7 @@ use tokio::task::JoinError;
 
 use super::portals::reachable;
 use crate::command::options::blocking;
+use crate::compression::Compression;
 use crate::config::{Config, Listen, ListenAt, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::hyperscsi::{Node, Offering, Server};
@@ -62,6 +63,11 @@ async fn needed(config: &Config) -> Outcome<Option<Needed>> {
         ListenAt::Iscsi(_) => None,
     });
     let places: Vec<_> = places.cloned().collect();
+    if places.is_empty() && !config.compression.is_none() {
+        let what = "compression is of HyperSCSI, by which nothing is served here";
+        let hint = "leave compression out, or listen on hyperscsi://ADDR or hseth://INTERFACE";
+        return Err(Failure::usage(what).hint(hint));
+    }
     if places.is_empty() {
         return Ok(None);
     }
@@ -84,15 +90,17 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
         return Ok(Links::default());
     };
     let mut links = Links::default();
+    let codecs = config.compression.0;
+    let compressing = |link_config| hyperscsi::Config { codecs, ..link_config };
     for place in places {
         let what = || format!("cannot listen on {place}");
         match &place {
             HyperScsiServer::Ip(Host { name, port }) => {
                 for address in lookup_host((name.as_str(), *port)).await.or_fail(what)? {
                     let link = Udp::bind(address).or_fail(what)?;
-                    let config =
+                    let link_config =
                         hyperscsi::Config::ip(identity.clone(), site_key.clone(), new_cipher);
-                    links.add((link.into(), None), config);
+                    links.add((link.into(), None), compressing(link_config));
                 }
             }
             HyperScsiServer::Ethernet { interface, .. } => {
@@ -101,8 +109,8 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
                     .into();
                 let mtu = link.sender().mtu().min(PACKET_MAX) as u16;
                 let (identity, site_key) = (identity.clone(), site_key.clone());
-                let config = hyperscsi::Config::ethernet(identity, site_key, new_cipher, mtu);
-                links.add((link, Some(interface.clone())), config);
+                let link_config = hyperscsi::Config::ethernet(identity, site_key, new_cipher, mtu);
+                links.add((link, Some(interface.clone())), compressing(link_config));
             }
         }
     }
@@ -230,7 +238,13 @@ impl Servers {
         }
         let uri = |volume: &Served, server: &HyperScsiServer| {
             let (server, volume) = (server.clone(), volume.name.clone());
-            Uri::from(HyperScsiUri { server, volume, pin, paths: Vec::new() })
+            Uri::from(HyperScsiUri {
+                server,
+                volume,
+                pin,
+                paths: Vec::new(),
+                compression: Compression::default(),
+            })
         };
         let uris = volumes.iter().flat_map(|volume| places.iter().map(move |at| uri(volume, at)));
         uris.collect()

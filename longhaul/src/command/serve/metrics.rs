@@ -381,6 +381,7 @@ mod tests {
             seconds: 1,
             activity: Activity::default(),
             paths: vec![path],
+            compression: None,
         }
     }
 

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request, TaskAttribute,
-    TaskFunction, TaskResponse,
+    Algorithm, Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request,
+    TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::identity::PublicKey;
 use proto::scsi::{Status, lun};
@@ -153,8 +153,8 @@ impl Connection {
     }
 
     /// Notes how the ways to its client are.
-    pub(super) fn note_paths(&self, stats: &[PathStats]) {
-        self.paths.note(stats);
+    pub(super) fn note_paths(&self, stats: &[PathStats], compression: Option<Algorithm>) {
+        self.paths.note(stats, compression);
     }
 
     /// Whether no command of it runs.

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use host::link;
 use proto::client::ClientId;
-use proto::hyperscsi::PathStats;
 use proto::hyperscsi::transport_id::initiator_port;
+use proto::hyperscsi::{Algorithm, PathStats};
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{Policy, UnitName};
 use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::rights::Rights;
 
+use crate::compression::Compression;
 use crate::front::iscsi;
 use crate::net::hyperscsi_link::shown;
 use crate::target::lun::{Administrator, TargetDevice};
@@ -45,18 +46,20 @@ pub(super) struct SessionInfo {
     pub(super) paths: Arc<Paths>,
 }
 
-/// How the ways to a client are: written by the server's task now and then, read by anyone.
+/// How the ways to a client are, and how data are compressed there: written by the server's task now and then, read by
+/// anyone.
 #[derive(Debug, Default)]
-pub(super) struct Paths(Mutex<Vec<PathStatus>>);
+pub(super) struct Paths(Mutex<(Vec<PathStatus>, Option<Algorithm>)>);
 
 impl Paths {
-    pub(super) fn note(&self, stats: &[PathStats]) {
+    pub(super) fn note(&self, stats: &[PathStats], compression: Option<Algorithm>) {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.clear();
-        noted.extend(stats.iter().map(path_status));
+        noted.0.clear();
+        noted.0.extend(stats.iter().map(path_status));
+        noted.1 = compression;
     }
 
-    fn status(&self) -> Vec<PathStatus> {
+    fn status(&self) -> (Vec<PathStatus>, Option<Algorithm>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -152,7 +155,10 @@ impl Node {
         let mut status = Status::of(&self.target, |session| session.peer.clone());
         for session in &mut status.sessions {
             let entry = self.target.sessions.find(session.number);
-            session.paths = entry.map_or_else(Vec::new, |entry| entry.transport.paths.status());
+            let Some(entry) = entry else { continue };
+            let (paths, compression) = entry.transport.paths.status();
+            session.paths = paths;
+            session.compression = compression.map(|agreed| Compression::name_of(agreed).to_owned());
         }
         status.links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
         status

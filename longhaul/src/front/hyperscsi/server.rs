@@ -189,7 +189,7 @@ impl Server {
             self.node.note_losses(link.to_string(), losses);
         }
         for (id, connection) in &self.connections {
-            connection.note_paths(&self.machine.paths(*id));
+            connection.note_paths(&self.machine.paths(*id), self.machine.compression(*id));
         }
     }
 

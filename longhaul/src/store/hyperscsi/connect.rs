@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
-use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote};
+use proto::hyperscsi::{
+    Address, Client, Codecs, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote,
+};
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -38,9 +40,14 @@ pub(super) async fn log_in(
     stalls: Stalls,
 ) -> Result<Session, SessionError> {
     let places = (&volume.server, &volume.paths[..]);
-    let connected = connect(places, credentials, (port, within)).await?;
+    let terms = Terms { port, within, codecs: volume.compression.0 };
+    let connected = connect(places, credentials, terms).await?;
     let Connected { shared, ready } = connected;
-    let Ready { devices, data_max, choose } = ready;
+    let Ready { devices, data_max, compression, choose } = ready;
+    if compression.is_none() && !volume.compression.is_none() {
+        let (server, asked) = (&volume.server, volume.compression);
+        tracing::warn!(%server, %asked, "the server does not compress so: data go as they are");
+    }
     let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
         let there: Vec<_> = devices.iter().map(|device| &*device.name).collect();
         return Err(SessionError::NoVolume {
@@ -63,10 +70,20 @@ pub async fn volumes(
     server: &Server,
     credentials: &Credentials,
 ) -> Result<Vec<String>, SessionError> {
-    let connecting = connect((server, &[]), credentials, (random_port(), CONNECT_WITHIN));
+    let terms = Terms { port: random_port(), within: CONNECT_WITHIN, codecs: &[] };
+    let connecting = connect((server, &[]), credentials, terms);
     let connected = warn_if_slow(server, connecting).await?;
     let devices = connected.ready.devices;
     Ok(devices.into_iter().map(|device| device.name.into()).collect())
+}
+
+/// As what, and how, a client connects.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// The initiator port.
+    port: u64,
+    within: Duration,
+    codecs: Codecs,
 }
 
 /// A place where a server may be reached.
@@ -81,21 +98,22 @@ struct Place<'s> {
 async fn connect(
     (server, paths): (&Server, &[Server]),
     credentials: &Credentials,
-    (port, within): (u64, Duration),
+    terms: Terms,
 ) -> Result<Connected, SessionError> {
     let own = addresses(server).await?;
     let own: Vec<_> = own.into_iter().map(|address| Place { server, address }).collect();
     let others = path_places(paths).await;
     let mut last = None;
     let count = own.len() + others.len();
-    let each = within / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    let each = terms.within / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    let terms = Terms { within: each, ..terms };
     for place in own.iter().chain(&others) {
         let is_own = own.iter().any(|one| one.address == place.address);
         // Of its own addresses one will do; who is only looked for is not found twice.
         let first = own.first().filter(|one| !is_own && one.address != Address::BROADCAST);
         let further = others.iter().filter(|one| one.address != place.address);
         let places: Vec<_> = [place].into_iter().chain(first).chain(further).copied().collect();
-        match connect_to((server, &places), credentials, (port, each)).await {
+        match connect_to((server, &places), credentials, terms).await {
             Ok(connected) => return Ok(connected),
             Err(why) => last = Some(why),
         }
@@ -133,7 +151,7 @@ async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
 async fn connect_to(
     (server, places): (&Server, &[Place<'_>]),
     credentials: &Credentials,
-    (port, within): (u64, Duration),
+    Terms { port, within, codecs }: Terms,
 ) -> Result<Connected, SessionError> {
     let socket = |why| SessionError::Socket(server.clone(), why);
     let (links, places) = open_usable(places)?;
@@ -146,7 +164,7 @@ async fn connect_to(
             Config::ethernet(identity, site_key, new_cipher, mtu)
         }
     };
-    let config = Config { port, ..with_limits(config) };
+    let config = Config { port, codecs, ..with_limits(config) };
     let endpoints = (0..).zip(places);
     let mut endpoints =
         endpoints.map(|(link, place)| Endpoint { link: LinkId(link), address: place.address });

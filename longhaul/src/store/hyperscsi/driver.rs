@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use proto::hyperscsi::{
-    Client, ClientEvent, Device, Endpoint, Handle, PathState, PathStats, Reply, RequestId, SLOTS,
-    SubmitError, TaskAttribute, TaskFunction, TaskResponse,
+    Algorithm, Client, ClientEvent, Device, Endpoint, Handle, PathState, PathStats, Reply,
+    RequestId, SLOTS, SubmitError, TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::scsi::DeviceType;
 use proto::scsi::cdb::traits_of;
@@ -45,6 +45,8 @@ pub(super) struct Ready {
     pub(super) devices: Vec<Device>,
     /// The most data of a command.
     pub(super) data_max: u32,
+    /// How data are compressed.
+    pub(super) compression: Option<Algorithm>,
     /// Whom to tell which of the devices is wanted.
     pub(super) choose: oneshot::Sender<Choice>,
 }
@@ -215,7 +217,8 @@ impl Driver {
                 self.choice = Some(choice);
                 if let Some(ready) = self.ready.take() {
                     let data_max = self.machine.data_max();
-                    let _ = ready.send(Ready { devices, data_max, choose });
+                    let compression = self.machine.compression();
+                    let _ = ready.send(Ready { devices, data_max, compression, choose });
                 }
             }
             ClientEvent::Completed(id, reply) => self.completed(id, reply),

@@ -26,7 +26,8 @@ pub use session::Session;
 pub use transport::HyperScsiTransport;
 
 use super::scsi::{self, OpenError, Options, TransportUnit};
-pub use crate::uri::HyperScsiServer as Server;
+pub use crate::compression::Compression;
+use crate::uri::HyperScsiServer as Server;
 
 /// A volume of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Volume {
     pub name: String,
     /// Where else the server is: one connection uses all of these at once.
     pub paths: Vec<Server>,
+    /// How data are compressed on their way, if the server agrees.
+    pub compression: Compression,
 }
 
 /// Who we are, and whom we trust.

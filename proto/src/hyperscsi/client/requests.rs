@@ -5,9 +5,13 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::super::codec::{
-    Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, precedes, request_header,
+    Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, precedes, read_reply,
+    write_request,
 };
-use super::super::command::{Command, Handle, Level, Request, RequestId, SENSE_MAX, TaskFunction};
+use super::super::command::{
+    Command, Handle, Level, Reply, Request, RequestId, SENSE_MAX, TaskFunction,
+};
+use super::super::compression::{Algorithm, Compression};
 use super::super::ended::Ended;
 use super::super::incoming::{Incoming, Placed};
 use super::super::outgoing::Outgoing;
@@ -78,6 +82,7 @@ pub(super) struct Requests {
     expected_max: u64,
     /// Answers of aborts that have overtaken the command.
     held: Vec<Answer>,
+    compression: Compression,
 }
 
 /// A reply, whole.
@@ -86,10 +91,15 @@ pub(super) struct Answer {
     pub(super) id: RequestId,
     pub(super) kind: Kind,
     pub(super) message: Bytes,
+    /// The most data that was asked for.
+    data_max: u32,
 }
 
+/// Bytes of a command's reply that are no data.
+const REPLY_HEAD_MAX: u32 = (REPLY_LEN + SENSE_MAX) as u32;
+
 impl Requests {
-    pub(super) fn new(slots: u16, expected_max: u64) -> Self {
+    pub(super) fn new(slots: u16, expected_max: u64, compression: Compression) -> Self {
         Self {
             next_id: 0,
             waiting: VecDeque::new(),
@@ -100,6 +110,7 @@ impl Requests {
             expected: 0,
             expected_max,
             held: Vec::new(),
+            compression,
         }
     }
 
@@ -116,16 +127,17 @@ impl Requests {
     /// Adds a command for a device of this level.
     pub(super) fn command(&mut self, command: Command, level: Level) -> RequestId {
         let id = self.fresh_id();
-        let head = request_header(&command);
-        let reply_max = (REPLY_LEN + SENSE_MAX) as u32 + command.data_in_len;
-        let mut message = Outgoing::new(Opcode::Request, 0, head, command.data_out);
+        let reply_max = REPLY_HEAD_MAX + command.data_in_len;
+        let (device, priority) = (command.device, command.priority);
+        let (head, data) = write_request(command, &mut self.compression);
+        let mut message = Outgoing::new(Opcode::Request, 0, head, data);
         message.sec = match level {
             Level::Integrity => Sec::Integrity,
             Level::Encrypt => Sec::Encrypt,
         };
-        (message.device, message.priority) = (command.device, command.priority);
+        (message.device, message.priority) = (device, priority);
         // Behind all of the same priority.
-        let at = self.waiting.iter().rposition(|one| one.message.priority >= command.priority);
+        let at = self.waiting.iter().rposition(|one| one.message.priority >= priority);
         let waiting = Waiting { id, kind: Kind::Command, message, reply_max };
         self.waiting.insert(at.map_or(0, |at| at + 1), waiting);
         id
@@ -266,7 +278,8 @@ impl Requests {
             self.expected -= u64::from(busy.reply_max);
         }
         let message = busy.reply.map(Incoming::finish).unwrap_or_default();
-        let answer = Answer { id: busy.id, kind: busy.kind, message };
+        let data_max = busy.reply_max.saturating_sub(REPLY_HEAD_MAX);
+        let answer = Answer { id: busy.id, kind: busy.kind, message, data_max };
         if let Kind::Abort(task) = busy.kind
             && self.is_busy(task)
         {
@@ -274,6 +287,16 @@ impl Requests {
             return Ok(None);
         }
         Ok(Some(answer))
+    }
+
+    /// How data are compressed.
+    pub(super) fn compression(&self) -> Option<Algorithm> {
+        self.compression.algorithm()
+    }
+
+    /// The reply to a command in its answer.
+    pub(super) fn read_reply(&self, answer: &Answer) -> Option<Reply> {
+        read_reply(answer.message.clone(), answer.data_max, &self.compression)
     }
 
     /// Whether this request has no answer yet.
@@ -307,8 +330,8 @@ fn begin(transport: &mut Transport, slot: &mut Slot, at: u16, waiting: Waiting) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::codec::reply_header;
-    use super::super::super::command::{Reply, TaskAttribute};
+    use super::super::super::codec::write_reply;
+    use super::super::super::command::TaskAttribute;
     use super::super::super::transport::tests::transport;
     use super::*;
     use crate::scsi::status::Status;
@@ -325,7 +348,7 @@ mod tests {
     }
 
     fn reply(requests: &mut Requests, seq: u32) -> Result<Option<RequestId>, Option<Ended>> {
-        let head = reply_header(&Reply::status(Status::Good));
+        let (head, _) = write_reply(Reply::status(Status::Good), &mut Compression::default());
         let fragment = Fragment { seq, offset: 0, message_len: head.len() as u32 };
         let mut body = fragment.emit().to_vec();
         body.extend_from_slice(&head);
@@ -337,7 +360,7 @@ mod tests {
     /// Spec, 7.2: sequence numbers begin anew behind the last one.
     #[test]
     fn request_behind_the_last_sequence_number_is_answered() {
-        let mut requests = Requests::new(1, 1 << 20);
+        let mut requests = Requests::new(1, 1 << 20, Compression::default());
         requests.commands[0].seq = u32::MAX - 1;
         for seq in [u32::MAX - 1, u32::MAX, 0, 1] {
             let id = requests.command(command(), Level::Encrypt);

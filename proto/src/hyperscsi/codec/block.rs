@@ -5,6 +5,7 @@ use bytes::{Buf as _, Bytes};
 use crate::hyperscsi::command::{
     CDB_MAX, CDB_MIN, Command, Handle, Reply, Request, SENSE_MAX, TaskAttribute, TaskFunction,
 };
+use crate::hyperscsi::compression::Compression;
 use crate::reader::Reader;
 use crate::scsi::status::Status;
 
@@ -59,8 +60,16 @@ pub(in crate::hyperscsi) const fn precedes(seq: u32, other: u32) -> bool {
     seq.wrapping_sub(other) > u32::MAX / 2
 }
 
-/// A command's message before its data.
-pub(in crate::hyperscsi) fn request_header(command: &Command) -> Bytes {
+/// Where the second byte of a request tells how its data are compressed; below it stands the attribute.
+const COMPRESSION_SHIFT: u8 = 4;
+
+/// The message of a command: its header, and its data as they are sent.
+pub(in crate::hyperscsi) fn write_request(
+    command: Command,
+    compression: &mut Compression,
+) -> (Bytes, Bytes) {
+    let data_out_len = command.data_out.len() as u32;
+    let (algorithm, data) = compression.compress(command.data_out);
     let attribute = match command.attribute {
         TaskAttribute::Simple => 0,
         TaskAttribute::Ordered => 1,
@@ -68,26 +77,28 @@ pub(in crate::hyperscsi) fn request_header(command: &Command) -> Bytes {
         TaskAttribute::Aca => 3,
     };
     let mut bytes = Vec::with_capacity(REQUEST_LEN + command.cdb.len());
-    bytes.extend_from_slice(&[BLOCK_VERSION, attribute]);
+    bytes.extend_from_slice(&[BLOCK_VERSION, algorithm << COMPRESSION_SHIFT | attribute]);
     bytes.extend_from_slice(&(command.cdb.len() as u16).to_be_bytes());
     bytes.extend_from_slice(&command.data_in_len.to_be_bytes());
-    bytes.extend_from_slice(&(command.data_out.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&data_out_len.to_be_bytes());
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&command.cdb);
-    bytes.into()
+    (bytes.into(), data)
 }
 
-/// The command in a message for this device.
+/// The command in a message for this device, with at most `data_max` bytes of data.
 pub(in crate::hyperscsi) fn read_request(
     mut message: Bytes,
-    device: Handle,
-    priority: u8,
+    (device, priority): (Handle, u8),
+    data_max: u32,
+    compression: &Compression,
 ) -> Option<Command> {
     let mut reader = Reader::new(&message);
     if reader.u8().ok()? != BLOCK_VERSION {
         return None;
     }
-    let attribute = match reader.u8().ok()? & 7 {
+    let form = reader.u8().ok()?;
+    let attribute = match form & 7 {
         0 => TaskAttribute::Simple,
         1 => TaskAttribute::Ordered,
         2 => TaskAttribute::HeadOfQueue,
@@ -98,44 +109,53 @@ pub(in crate::hyperscsi) fn read_request(
     let data_in_len = reader.u32().ok()?;
     let data_out_len = reader.u32().ok()?;
     reader.take(REQUEST_LEN - 12).ok()?;
-    let fits = (CDB_MIN..=CDB_MAX).contains(&cdb_len)
-        && reader.rest().len() as u64 == cdb_len as u64 + u64::from(data_out_len);
-    if !fits {
+    let fits = (CDB_MIN..=CDB_MAX).contains(&cdb_len) && cdb_len <= reader.rest().len();
+    if !fits || data_out_len > data_max {
         return None;
     }
     message.advance(REQUEST_LEN);
     let cdb = message.split_to(cdb_len);
-    Some(Command { device, cdb, data_out: message, data_in_len, attribute, priority })
+    let data_out = compression.restore(form >> COMPRESSION_SHIFT, message, data_out_len)?;
+    Some(Command { device, cdb, data_out, data_in_len, attribute, priority })
 }
 
-/// A reply's message before its data; sense data beyond the limit are cut.
-pub(in crate::hyperscsi) fn reply_header(reply: &Reply) -> Bytes {
+/// The message of a reply: its header, in which sense data beyond the limit are cut, and its data as they are sent.
+pub(in crate::hyperscsi) fn write_reply(
+    reply: Reply,
+    compression: &mut Compression,
+) -> (Bytes, Bytes) {
+    let data_in_len = reply.data_in.len() as u32;
+    let (algorithm, data) = compression.compress(reply.data_in);
     let sense = reply.sense.get(..SENSE_MAX).unwrap_or(&reply.sense);
     let mut bytes = Vec::with_capacity(REPLY_LEN + sense.len());
-    bytes.extend_from_slice(&[reply.status as u8, 0]);
+    bytes.extend_from_slice(&[reply.status as u8, algorithm]);
     bytes.extend_from_slice(&(sense.len() as u16).to_be_bytes());
     bytes.extend_from_slice(&reply.residual.to_be_bytes());
-    bytes.extend_from_slice(&(reply.data_in.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&data_in_len.to_be_bytes());
     bytes.extend_from_slice(sense);
-    bytes.into()
+    (bytes.into(), data)
 }
 
-/// The reply in a message.
-pub(in crate::hyperscsi) fn read_reply(mut message: Bytes) -> Option<Reply> {
+/// The reply in a message, with at most `data_max` bytes of data.
+pub(in crate::hyperscsi) fn read_reply(
+    mut message: Bytes,
+    data_max: u32,
+    compression: &Compression,
+) -> Option<Reply> {
     let mut reader = Reader::new(&message);
     let status = Status::from_byte(reader.u8().ok()?)?;
-    reader.u8().ok()?;
+    let algorithm = reader.u8().ok()?;
     let sense_len = usize::from(reader.u16().ok()?);
     let residual = i32::from_be_bytes(reader.array().ok()?);
-    let data_in_len = u64::from(reader.u32().ok()?);
-    let fits =
-        sense_len <= SENSE_MAX && reader.rest().len() as u64 == sense_len as u64 + data_in_len;
-    if !fits {
+    let data_in_len = reader.u32().ok()?;
+    let fits = sense_len <= SENSE_MAX && sense_len <= reader.rest().len();
+    if !fits || data_in_len > data_max {
         return None;
     }
     message.advance(REPLY_LEN);
     let sense = message.split_to(sense_len);
-    Some(Reply { status, sense, residual, data_in: message })
+    let data_in = compression.restore(algorithm, message, data_in_len)?;
+    Some(Reply { status, sense, residual, data_in })
 }
 
 /// The request of a task management function.
@@ -181,6 +201,7 @@ impl TaskRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hyperscsi::compression::runs;
 
     #[test]
     fn command_read_after_writing_is_the_same() {
@@ -192,10 +213,45 @@ mod tests {
             attribute: TaskAttribute::Ordered,
             priority: 9,
         };
-        let message = [&request_header(&command)[..], &command.data_out].concat();
-        assert_eq!(read_request(message.clone().into(), Handle(3), 9), Some(command));
-        let cut = Bytes::copy_from_slice(&message[..message.len() - 1]);
-        assert_eq!(read_request(cut, Handle(3), 9), None);
+        let read = |message, data_max| read_request(message, (Handle(3), 9), data_max, &none());
+        let (header, data) = write_request(command.clone(), &mut none());
+        let message = Bytes::from([header, data].concat());
+        assert_eq!(read(message.clone(), 4), Some(command));
+        assert_eq!(read(message.clone(), 3), None);
+        assert_eq!(read(message.slice(..message.len() - 1), 4), None);
+    }
+
+    fn none() -> Compression {
+        Compression::default()
+    }
+
+    /// What is compressed to few bytes is still not longer than was agreed on.
+    #[test]
+    fn compressed_data_are_restored_up_to_the_agreed_length() {
+        let mut agreed = Compression::agreed(runs::CODECS, 1);
+        let data = Bytes::from(vec![7; 5000]);
+        let command = Command {
+            device: Handle(3),
+            cdb: Bytes::from_static(&[0x8a; 16]),
+            data_out: data.clone(),
+            data_in_len: 0,
+            attribute: TaskAttribute::Simple,
+            priority: 0,
+        };
+        let (header, sent) = write_request(command.clone(), &mut agreed);
+        assert!(sent.len() < 100);
+        let message = Bytes::from([header, sent].concat());
+        let read = |data_max, agreed: &Compression| {
+            read_request(message.clone(), (Handle(3), 0), data_max, agreed)
+        };
+        assert_eq!(read(5000, &agreed), Some(command));
+        assert_eq!(read(4999, &agreed), None);
+        assert_eq!(read(5000, &none()), None, "it was not agreed on");
+        let reply = Reply { data_in: data, ..Reply::status(Status::Good) };
+        let (header, sent) = write_reply(reply.clone(), &mut agreed);
+        let message = Bytes::from([header, sent].concat());
+        assert_eq!(read_reply(message.clone(), 5000, &agreed), Some(reply));
+        assert_eq!(read_reply(message, 4999, &agreed), None);
     }
 
     #[test]
@@ -206,8 +262,9 @@ mod tests {
             residual: -4,
             data_in: Bytes::from_static(b"abc"),
         };
-        let message = [&reply_header(&reply)[..], &reply.data_in].concat();
-        assert_eq!(read_reply(message.into()), Some(reply));
+        let (header, data) = write_reply(reply.clone(), &mut none());
+        let message = Bytes::from([header, data].concat());
+        assert_eq!(read_reply(message, 3, &none()), Some(reply));
     }
 
     #[test]

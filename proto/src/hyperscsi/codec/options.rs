@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::setup::TOKEN_LEN;
+use crate::hyperscsi::compression;
 use crate::hyperscsi::config::{Config, PACKET_MIN, PATHS_MAX};
 use crate::reader::Reader;
 
@@ -11,6 +12,7 @@ const ANNOUNCE: u8 = 1;
 const DATA_MAX: u16 = 6;
 const SLOTS: u16 = 7;
 const CREDIT: u16 = 8;
+const COMPRESSION: u16 = 9;
 const PACKET_MAX: u16 = 12;
 const KEEP_ALIVE: u16 = 13;
 const PATHS: u16 = 16;
@@ -34,6 +36,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) port: Option<u64>,
     /// 1 if it is not announced.
     pub(in crate::hyperscsi) paths: u8,
+    /// A bit for each way of compressing data; none if it is not announced.
+    pub(in crate::hyperscsi) compression: u16,
 }
 
 impl Options {
@@ -49,6 +53,7 @@ impl Options {
             token: None,
             port: None,
             paths: config.paths.clamp(1, PATHS_MAX),
+            compression: compression::bits(config.codecs),
         }
     }
 
@@ -64,6 +69,7 @@ impl Options {
             token: self.token.or(peer.token),
             port: self.port.or(peer.port),
             paths: self.paths.min(peer.paths),
+            compression: self.compression & peer.compression,
         }
     }
 
@@ -94,6 +100,9 @@ impl Options {
         if self.paths > 1 {
             put(PATHS, &[self.paths]);
         }
+        if self.compression != 0 {
+            put(COMPRESSION, &self.compression.to_be_bytes());
+        }
         out
     }
 
@@ -102,7 +111,8 @@ impl Options {
         let mut reader = Reader::new(bytes);
         let (mut data_max, mut slots, mut packet_max) = (None, None, None);
         let (mut keep_alive, mut ack_delay) = (None, None);
-        let (mut credit, mut token, mut port, mut paths) = (None, None, None, 1);
+        let (mut credit, mut token, mut port) = (None, None, None);
+        let (mut paths, mut compression) = (1, 0);
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -118,6 +128,7 @@ impl Options {
                 TOKEN => token = Some(value.array().ok()?),
                 PORT => port = Some(value.u64().ok()?),
                 PATHS => paths = value.u8().ok()?,
+                COMPRESSION => compression = value.u16().ok()?,
                 _ if number & MUST_UNDERSTAND != 0 => return None,
                 _ => continue,
             }
@@ -135,6 +146,7 @@ impl Options {
             token,
             port,
             paths: Some(paths).filter(|paths| *paths > 0)?,
+            compression,
         })
     }
 }
@@ -154,6 +166,7 @@ mod tests {
             token: Some([7; TOKEN_LEN]),
             port: Some(1 << 40),
             paths: 4,
+            compression: 2,
         }
     }
 

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use super::super::address::{Endpoint, Outbox, Transmit};
 use super::super::codec::{
     Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
-    reply_header,
+    write_reply,
 };
 use super::super::command::{
     Command, Device, Handle, Level, Reply, Request, TaskFunction, TaskResponse,
 };
+use super::super::compression::{Algorithm, Compression};
 use super::super::config::{Config, Random};
 use super::super::ended::Ended;
 use super::super::noise::{Noise, Part};
@@ -40,6 +41,7 @@ pub(super) struct Session {
     client: PublicKey,
     port: u64,
     slots: Slots,
+    compression: Compression,
     /// Once the client was accepted.
     devices: Option<Vec<Device>>,
     /// The request for the devices, until then.
@@ -85,6 +87,7 @@ impl Session {
         let port = options.port.unwrap_or(0);
         let agreed = own.agreed(&options);
         let slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
+        let compression = Compression::agreed(config.codecs, agreed.compression);
         let peer = (client_cid, from);
         let mut transport = Transport::new(now, true, peer, noise.finish(), (config, agreed));
         transport.set_grant(now, slots.grant(), false);
@@ -94,6 +97,7 @@ impl Session {
             client,
             port,
             slots,
+            compression,
             devices: None,
             asked: None,
             decide_by,
@@ -116,6 +120,10 @@ impl Session {
 
     pub(super) fn unsent(&self, devices: Range<u16>) -> u64 {
         self.transport.unsent(devices)
+    }
+
+    pub(super) fn compression(&self) -> Option<Algorithm> {
+        self.compression.algorithm()
     }
 
     pub(super) fn paths(&self) -> Vec<PathStats> {
@@ -213,11 +221,13 @@ impl Session {
                     return None;
                 }
                 let is_known = found.is_some();
-                let Some(command) = read_request(message, device, priority) else {
+                let (data_max, place) = (self.transport.options().data_max, (device, priority));
+                let command = read_request(message, place, data_max, &self.compression);
+                let Some(command) = command else {
                     self.end(Ended::Violation("a malformed command"));
                     return None;
                 };
-                if command.data_in_len > self.transport.options().data_max {
+                if command.data_in_len > data_max {
                     self.end(Ended::Violation("a command that reads more than was agreed on"));
                     return None;
                 }
@@ -226,8 +236,7 @@ impl Session {
                 }
                 let sense = Bytes::from_static(&NOT_SUPPORTED);
                 let reply = Reply { sense, ..Reply::status(Status::CheckCondition) };
-                let message = (reply_header(&reply), Bytes::new());
-                self.reply(now, request, Opcode::Request, message);
+                self.complete(now, request, reply);
                 None
             }
         }
@@ -257,6 +266,14 @@ impl Session {
         message: (Bytes, Bytes),
     ) {
         if self.slots.executing(request) == Some(kind) {
+            self.slots.reply(now, &mut self.transport, request, message);
+        }
+    }
+
+    /// Answers a command, if it is being executed.
+    pub(super) fn complete(&mut self, now: Time, request: Request, reply: Reply) {
+        if self.slots.executing(request) == Some(Opcode::Request) {
+            let message = write_reply(reply, &mut self.compression);
             self.slots.reply(now, &mut self.transport, request, message);
         }
     }
