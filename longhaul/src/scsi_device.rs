@@ -1,6 +1,7 @@
 //! A SCSI device that is not ours, to which command blocks go on: what a target passes through, whatever is between.
 
 mod jobs;
+mod turns;
 
 use std::fmt;
 use std::future::Future;
@@ -12,15 +13,27 @@ use proto::scsi::cdb::Block;
 use proto::scsi::inquiry;
 use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::sense::Key;
-use proto::scsi::{Sense, Status};
+use proto::scsi::{Residual, Sense, Status};
 
 pub use jobs::{CommandQueue, Ended, Job};
+pub use turns::{COMMANDS_MAX, Company, Place, Turn, Turns};
 
 /// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun is aborted where
 /// that is possible, or goes on, and commands that come later wait for its end.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A device. It carries out its commands one after the other, as they come.
+/// How many commands a device has at a time, and what becomes of their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// It has one at a time.
+    Single,
+    /// It has several, which may overtake one another.
+    Lost,
+    /// It has several, and carries them out in the order in which they were sent.
+    Kept,
+}
+
+/// A device.
 pub trait ScsiDevice: Send + Sync {
     /// PERIPHERAL DEVICE TYPE.
     fn peripheral(&self) -> u8;
@@ -34,10 +47,16 @@ pub trait ScsiDevice: Send + Sync {
     /// Its serial number when it was opened, if it tells one.
     fn serial(&self) -> Option<&str>;
 
-    /// Has a command carried out, once.
-    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>>;
+    /// What it does with several commands.
+    fn order(&self) -> Order;
 
-    /// What it has told to commands that were aborted, and so to nobody: see [`DeviceFailure::Unheard`].
+    /// Whose turn it is.
+    fn turns(&self) -> &Turns;
+
+    /// Has a command carried out whose turn it is, once. It is on its way when this is polled first.
+    fn execute(&self, turn: Turn, request: DeviceRequest) -> Pending<Ended>;
+
+    /// What it has told to commands that were aborted, and so to nobody: see [`DeviceFailure::NotBegun`].
     fn take_unheard(&self) -> Vec<Bytes>;
 
     /// Resets the device, which ends what it is doing.
@@ -123,8 +142,8 @@ pub struct DeviceAnswer {
     pub data: Bytes,
     /// Sense data, as they came.
     pub sense: Bytes,
-    /// Bytes of what was sent to it that it did not take.
-    pub residual: u32,
+    /// Of what was sent to it, the bytes that it did not take; or what it had beyond what travelled.
+    pub residual: Residual,
 }
 
 /// Why a device has not ended a command.
@@ -139,9 +158,9 @@ pub enum DeviceFailure {
     /// It did not end in time.
     #[error("the device did not end a command in time")]
     TimedOut,
-    /// It was not begun: the device has told an aborted command what others have to hear before.
-    #[error("the device has told something that nobody has heard")]
-    Unheard,
+    /// It was not begun: a command before it has failed, or the device has told an aborted one what others have to hear before.
+    #[error("something is to be told before the command begins")]
+    NotBegun,
     /// It was not begun, and can be tried again.
     #[error("the device cannot take a command now")]
     Busy,
@@ -180,8 +199,10 @@ pub async fn ask(
         let data = if room == 0 { DeviceData::None } else { DeviceData::In(room) };
         let request = DeviceRequest { block: padded, data, timeout: QUERY };
         asked += 1;
-        let answer = match device.execute(request).await {
-            Err(DeviceFailure::Unheard) if asked < ASKED_MAX => {
+        let turn = device.turns().enter_first().turn(Company::Alone).await;
+        // It is kept until what the device tells is noted.
+        let answer = match device.execute(turn.clone(), request).await {
+            Err(DeviceFailure::NotBegun) if asked < ASKED_MAX => {
                 device
                     .take_unheard()
                     .iter()

@@ -6,6 +6,8 @@ mod common;
 mod peer;
 #[path = "common/port.rs"]
 mod port;
+#[path = "gateway/several.rs"]
+mod several;
 #[path = "common/units.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod units;
@@ -593,13 +595,13 @@ fn client_that_stops_keeps_no_other_from_the_unit() {
     site.stop();
 }
 
-/// The answer to a task management function for command 1000.
-fn manage(peer: &mut Peer, function: TaskFunction) -> TaskResponse {
+/// The answer to a task management function for a command.
+fn manage(peer: &mut Peer, function: TaskFunction, itt: u32) -> TaskResponse {
     let request = TaskManagementRequest {
         immediate: true,
         function,
         itt: 2000,
-        referenced_tag: if function == TaskFunction::ABORT_TASK { 1000 } else { u32::MAX },
+        referenced_tag: if function == TaskFunction::ABORT_TASK { itt } else { u32::MAX },
         cmd_sn: peer.cmd_sn,
         ..TaskManagementRequest::default()
     };
@@ -629,7 +631,7 @@ fn command_that_is_aborted_is_aborted_at_the_server_too() {
         let command = peer.command(1000, block);
         peer.send(command, bytes::Bytes::new());
         wait_until(|| status().contains("\"in_flight\":1"));
-        assert_eq!(manage(&mut peer, function), TaskResponse::COMPLETE);
+        assert_eq!(manage(&mut peer, function, 1000), TaskResponse::COMPLETE);
         wait_until(|| status().contains(&format!("\"aborted\":{count},")));
     }
     drive.signal(Signal::CONT);

@@ -13,7 +13,7 @@ use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::login::target;
 use proto::iscsi::target::{Ending, Reply};
-use proto::scsi::Status;
+use proto::scsi::{Residual, Status};
 use testing::link::Conditions;
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
@@ -129,7 +129,7 @@ fn an_abort_finds_its_command_on_any_connection() {
     for task in std::mem::take(&mut pair.target.held) {
         let (status, sense) = (Status::Good, Bytes::new());
         let data = Bytes::from(vec![0; 512]).into();
-        pair.session().complete(task, Reply { status, data, sense, residual: 0 });
+        pair.session().complete(task, Reply { status, data, sense, residual: Residual::None });
     }
     pair.drive();
     assert_eq!((pair.ended.len(), pair.fault.take()), (6, None));
@@ -158,7 +158,7 @@ fn settled_is_told_after_the_answers_to_all_that_was_under_way() {
         let answer = |pair: &mut Pair, task| {
             let (status, sense) = (Status::Good, Bytes::new());
             let data = Bytes::from(vec![0; 512]).into();
-            pair.session().complete(task, Reply { status, data, sense, residual: 0 });
+            pair.session().complete(task, Reply { status, data, sense, residual: Residual::None });
             pair.drive();
         };
         let mut tasks = held.into_iter().rev();

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use common::login::{initiator, target_config};
 use common::pair::{DELAY, Pair, cdb};
 use proptest::prelude::*;
-use proto::iscsi::initiator::{Event, Fault, Residual, TaskError, Transfer};
+use proto::iscsi::initiator::{Event, Fault, TaskError, Transfer};
 use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::target::Ending;
-use proto::scsi::Status;
+use proto::scsi::{Residual, Status};
 use testing::link::Conditions;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -149,7 +149,12 @@ fn a_closed_window_holds_commands_back_and_opens_again() {
     for task in std::mem::take(&mut pair.target.held) {
         let data = Bytes::from(vec![0; 512]).into();
         let status = Status::Good;
-        let reply = proto::iscsi::target::Reply { status, data, sense: Bytes::new(), residual: 0 };
+        let reply = proto::iscsi::target::Reply {
+            status,
+            data,
+            sense: Bytes::new(),
+            residual: Residual::None,
+        };
         pair.session().complete(task, reply);
     }
     pair.drive();
@@ -169,8 +174,10 @@ fn an_aborted_command_ends_as_aborted() {
     for task in std::mem::take(&mut pair.target.held) {
         let (status, sense) = (Status::Good, Bytes::new());
         let data = Bytes::from(vec![0; 512]).into();
-        pair.session()
-            .complete(task, proto::iscsi::target::Reply { status, data, sense, residual: 0 });
+        pair.session().complete(
+            task,
+            proto::iscsi::target::Reply { status, data, sense, residual: Residual::None },
+        );
     }
     pair.drive();
     assert_eq!(pair.ended, [(1, Err(TaskError::Aborted))]);

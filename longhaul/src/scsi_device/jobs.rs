@@ -1,13 +1,15 @@
-//! Commands on their way to a device, one at a time.
+//! Commands on their way to a device.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use proto::scsi::Sense;
 use proto::scsi::sense::Key;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use proto::scsi::{Sense, Status};
+use tokio::sync::oneshot;
 
+use super::turns::{Turn, Turns};
 use super::{DeviceAnswer, DeviceFailure, DeviceRequest, Pending};
 
 /// The most that is kept for clients that have not heard it: it says the same again and again.
@@ -19,38 +21,36 @@ const REQUEST_SENSE: u8 = 0x03;
 /// How a command has ended.
 pub type Ended = Result<DeviceAnswer, DeviceFailure>;
 
-/// Whose turn it is at a device: other commands wait where they can be aborted, with their data.
+/// The commands of a device: those that wait for their turn, where they can be aborted, and those that have it.
+#[derive(Default)]
 pub struct CommandQueue {
-    turn: Arc<Semaphore>,
+    turns: Turns,
     unheard: Unheard,
 }
 
-impl Default for CommandQueue {
-    fn default() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), unheard: Unheard::default() }
-    }
-}
-
 impl CommandQueue {
-    /// Hands a command on when it is its turn, and waits until it has ended.
-    pub fn execute<W>(
+    /// Whose turn it is.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// Hands a command on whose turn it is, and waits until it has ended.
+    pub fn execute(
         &self,
+        turn: Turn,
         request: DeviceRequest,
-        hand_on: impl FnOnce(Job) -> W + Send + 'static,
-    ) -> Pending<Ended>
-    where
-        W: Future<Output = Result<(), DeviceFailure>> + Send,
-    {
-        let (turn, unheard) = (Arc::clone(&self.turn), self.unheard.clone());
+        hand_on: impl FnOnce(Job) -> Result<(), DeviceFailure> + Send + 'static,
+    ) -> Pending<Ended> {
+        let unheard = self.unheard.clone();
         Box::pin(async move {
-            let turn = turn.acquire_owned().await.map_err(|_| DeviceFailure::Broken)?;
             if !unheard.kept().is_empty() {
-                return Err(DeviceFailure::Unheard);
+                return Err(DeviceFailure::NotBegun);
             }
             let (answer, ended) = oneshot::channel();
             let is_request_sense = request.block[0] == REQUEST_SENSE;
-            let waiting = Waiting { ended, unheard: unheard.clone(), is_request_sense };
-            hand_on(Job { request, answer, unheard, turn }).await?;
+            let (waiting, kept) = (turn.clone(), unheard.clone());
+            let waiting = Waiting { ended, unheard: kept, is_request_sense, _turn: waiting };
+            hand_on(Job { request, answer, unheard, turn })?;
             waiting.ended().await
         })
     }
@@ -65,19 +65,27 @@ impl CommandQueue {
 pub struct Job {
     /// What is asked of the device.
     pub request: DeviceRequest,
-    answer: oneshot::Sender<(Ended, OwnedSemaphorePermit)>,
+    answer: oneshot::Sender<Ended>,
     unheard: Unheard,
-    turn: OwnedSemaphorePermit,
+    turn: Turn,
 }
 
 impl Job {
     /// Ends it. Nobody may wait for that any more: it was aborted.
     pub fn end(self, ended: Ended) {
         let Self { request, answer, unheard, turn } = self;
-        // The next command begins once somebody has heard of this one.
-        if let Err((ended, _turn)) = answer.send((ended, turn)) {
+        // Before its end is known: nothing that was not sent is sent behind it.
+        if !matches!(&ended, Ok(answer) if answer.status == Status::Good) {
+            turn.halt();
+        }
+        if let Err(ended) = answer.send(ended) {
             unheard.keep(ended, request.block[0] == REQUEST_SENSE);
         }
+    }
+
+    /// A command that was sent before it has failed: it is not to be sent.
+    pub fn is_halted(&self) -> bool {
+        self.turn.is_halted()
     }
 
     /// Nobody waits for its end any more.
@@ -85,29 +93,31 @@ impl Job {
         self.answer.is_closed()
     }
 
-    /// Returns when that is so.
-    pub async fn aborted(&mut self) {
-        self.answer.closed().await;
+    /// Whether that is so; the task is woken when it is.
+    pub fn poll_aborted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.answer.poll_closed(cx)
     }
 }
 
 /// Who waits for the end of a command.
 struct Waiting {
-    ended: oneshot::Receiver<(Ended, OwnedSemaphorePermit)>,
+    ended: oneshot::Receiver<Ended>,
     unheard: Unheard,
     is_request_sense: bool,
+    /// The next command begins once somebody has heard of this one.
+    _turn: Turn,
 }
 
 impl Waiting {
     async fn ended(mut self) -> Ended {
-        (&mut self.ended).await.map_or(Err(DeviceFailure::Gone), |(ended, _turn)| ended)
+        (&mut self.ended).await.unwrap_or(Err(DeviceFailure::Gone))
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         // It may have ended just before it was aborted.
-        if let Ok((ended, _turn)) = self.ended.try_recv() {
+        if let Ok(ended) = self.ended.try_recv() {
             self.unheard.keep(ended, self.is_request_sense);
         }
     }
@@ -136,14 +146,16 @@ impl Unheard {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::time::Duration;
 
     use futures_util::FutureExt as _;
-    use proto::scsi::Status;
+    use proto::scsi::Residual;
     use proto::scsi::sense::{Additional, Format};
     use tokio::sync::mpsc;
 
     use super::super::DeviceData;
+    use super::super::turns::Company;
     use super::*;
 
     fn request(opcode: u8) -> DeviceRequest {
@@ -153,21 +165,24 @@ mod tests {
     }
 
     fn answer(data: Bytes, sense: Bytes) -> Ended {
-        Ok(DeviceAnswer { status: Status::CheckCondition, data, sense, residual: 0 })
+        Ok(DeviceAnswer { status: Status::CheckCondition, data, sense, residual: Residual::None })
+    }
+
+    fn turn(commands: &CommandQueue) -> Turn {
+        commands.turns().enter().turn(Company::Alone).now_or_never().expect("a turn")
     }
 
     /// A command that is under way.
     fn begin(commands: &CommandQueue, opcode: u8) -> (Pending<Ended>, Job) {
         let (jobs, mut queue) = mpsc::channel(1);
-        let mut pending = commands.execute(request(opcode), move |job| async move {
-            jobs.send(job).await.map_err(|_| DeviceFailure::Gone)
-        });
+        let hand_on = move |job| jobs.try_send(job).map_err(|_| DeviceFailure::Gone);
+        let mut pending = commands.execute(turn(commands), request(opcode), hand_on);
         assert!((&mut pending).now_or_never().is_none());
         (pending, queue.try_recv().ok().unwrap())
     }
 
     fn begun(commands: &CommandQueue) -> Result<(), DeviceFailure> {
-        let begun = commands.execute(request(0), |job| async {
+        let begun = commands.execute(turn(commands), request(0), |job| {
             drop(job);
             Ok(())
         });
@@ -196,10 +211,13 @@ mod tests {
                     drop(pending);
                 } else {
                     drop(pending);
-                    assert!(job.is_aborted() && job.aborted().now_or_never().is_some());
+                    assert!(
+                        job.is_aborted()
+                            && poll_fn(|cx| job.poll_aborted(cx)).now_or_never().is_some()
+                    );
                     job.end(ended);
                 }
-                assert_eq!(begun(&commands), Err(DeviceFailure::Unheard));
+                assert_eq!(begun(&commands), Err(DeviceFailure::NotBegun));
                 assert_eq!(commands.take_unheard(), [&told]);
                 assert_eq!(begun(&commands), Ok(()));
             }

@@ -1,32 +1,37 @@
 //! A logical unit of another target, to which a target of ours passes command blocks on.
 //!
-//! One task has the session with that target, and sends each command once. A command that had no answer when the session
-//! ended may have been carried out: its client is told that nobody knows. Then the same unit is opened on a new session, which
+//! One task has the session with that target, and sends each command once. It sends what has its turn, and nothing behind a
+//! command that has failed before all others have ended. A command that had no answer when the session ended may have been
+//! carried out: its client is told that nobody knows. Then the same unit is opened on a new session, which
 //! ends what was left of the old one at the target (RFC 7143, 6.3.5). The unit is not reset for that: others may use it too.
 //! What it tells of the time between is told to the clients; if that is nothing, I_T NEXUS LOSS OCCURRED (SAM-5, 6.3.4).
 
+mod under_way;
+
 use std::collections::VecDeque;
-use std::future::pending;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::scsi::Status;
 use proto::scsi::command::{BlockLimits, Command, Transfer};
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{DeviceClass, reports_attention};
 use proto::scsi::sense::{Additional, Format, Key, Sense};
+use proto::scsi::{Residual, Status};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use under_way::{Event, UnderWay};
 
 use super::abilities::{BoxFuture, Close};
-use super::scsi::{Answer, Completion, Executed, Lost, NoStatus, RawUnit, ResetAnswer};
+use super::scsi::{Completion, Executed, Lost, NoStatus, RawUnit, ResetAnswer};
 use crate::printable::OneLine;
 use crate::scsi_device::{
-    self, CommandQueue, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended,
-    Job, Pending, SENSE_MAX, ScsiDevice, ask,
+    self, COMMANDS_MAX, CommandQueue, Connection, DeviceAnswer, DeviceData, DeviceFailure,
+    DeviceRequest, Ended, Job, Order, Pending, SENSE_MAX, ScsiDevice, Turn, Turns, ask,
 };
 use crate::stop::{Stop, Stopper};
 
@@ -68,6 +73,7 @@ pub struct PassedUnit {
     jobs: mpsc::Sender<Job>,
     resets: mpsc::Sender<oneshot::Sender<()>>,
     peripheral: u8,
+    order: Order,
     transfer_max: u32,
     block_length: u32,
     serial: Option<String>,
@@ -92,11 +98,13 @@ async fn open_with(
     let class = DeviceClass::of(peripheral);
     let serial = unit.serial().filter(|serial| !serial.is_empty()).map(str::to_owned);
     let most = u32::try_from(unit.transfer_max()).unwrap_or(u32::MAX);
-    let (jobs, job_queue) = mpsc::channel(1);
+    let order = if unit.keeps_order() { Order::Kept } else { Order::Lost };
+    // Each has its turn, so that there is room.
+    let (jobs, job_queue) = mpsc::channel(COMMANDS_MAX);
     let (resets, reset_queue) = mpsc::channel(1);
     let (stopper, stop) = Stopper::new();
     let failure = DeviceFailure::Gone;
-    let queues = Queues { jobs: job_queue, resets: reset_queue, waiting: None, failure };
+    let queues = Queues { jobs: job_queue, resets: reset_queue, waiting: VecDeque::new(), failure };
     let connection = Arc::new(Mutex::new(Connection::Connected));
     let (attentions, noted) = (VecDeque::new(), Arc::clone(&connection));
     let worker = Worker { unit, name, class, attentions, queues, times, connection: noted };
@@ -105,6 +113,7 @@ async fn open_with(
         jobs,
         resets,
         peripheral,
+        order,
         transfer_max: most.min(volume::TRANSFER_MAX),
         block_length: 0,
         serial,
@@ -164,11 +173,18 @@ impl ScsiDevice for PassedUnit {
         self.serial.as_deref()
     }
 
-    fn execute(&self, request: DeviceRequest) -> Pending<Ended> {
+    fn order(&self) -> Order {
+        self.order
+    }
+
+    fn turns(&self) -> &Turns {
+        self.commands.turns()
+    }
+
+    fn execute(&self, turn: Turn, request: DeviceRequest) -> Pending<Ended> {
         let jobs = self.jobs.clone();
-        self.commands.execute(request, move |job| async move {
-            jobs.send(job).await.map_err(|_| DeviceFailure::Gone)
-        })
+        let hand_on = move |job| jobs.try_send(job).map_err(|_| DeviceFailure::Gone);
+        self.commands.execute(turn, request, hand_on)
     }
 
     fn take_unheard(&self) -> Vec<Bytes> {
@@ -213,9 +229,9 @@ impl Close for PassedUnit {
 struct Queues {
     jobs: mpsc::Receiver<Job>,
     resets: mpsc::Receiver<oneshot::Sender<()>>,
-    /// A command that was not sent yet.
-    waiting: Option<Job>,
-    /// What its client is told where there is no session for too long.
+    /// Commands that were not sent yet.
+    waiting: VecDeque<Job>,
+    /// What their client is told where there is no session for too long.
     failure: DeviceFailure,
 }
 
@@ -225,28 +241,28 @@ impl Queues {
         let mut work = pin!(work);
         loop {
             let is_late = Instant::now() >= last;
-            if is_late && let Some(job) = self.waiting.take() {
-                job.end(Err(self.failure));
+            if is_late {
+                self.waiting.drain(..).for_each(|job| job.end(Err(self.failure)));
             }
             let Self { jobs, resets, waiting, .. } = self;
-            let is_free = waiting.is_none();
             tokio::select! {
                 done = &mut work => return done,
-                Some(job) = jobs.recv(), if is_free => self.waiting = Some(job),
+                Some(job) = jobs.recv() => waiting.push_back(job),
                 Some(done) = resets.recv() => drop(done),
-                () = aborted(waiting) => self.waiting = None,
+                at = aborted(waiting) => drop(self.waiting.remove(at)),
                 () = sleep_until(last), if !is_late => {}
             }
         }
     }
 }
 
-/// Returns when nobody waits for the answer to a command any more.
-async fn aborted(job: &mut Option<Job>) {
-    match job {
-        Some(job) => job.aborted().await,
-        None => pending().await,
-    }
+/// Returns when nobody waits for the answer to one of these commands any more, and says to which.
+async fn aborted(jobs: &mut VecDeque<Job>) -> usize {
+    poll_fn(|cx| {
+        let at = jobs.iter_mut().position(|job| job.poll_aborted(cx).is_ready());
+        at.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 /// A session that is no more, or is to be no more.
@@ -254,11 +270,13 @@ struct Outage {
     why: String,
     /// A command may still be under way.
     is_uncertain: bool,
+    /// It is given up, as a command had no answer in time.
+    is_late: bool,
 }
 
 impl Outage {
     fn of(lost: &Lost, is_uncertain: bool) -> Self {
-        Self { why: OneLine(lost).to_string(), is_uncertain }
+        Self { why: OneLine(lost).to_string(), is_uncertain, is_late: false }
     }
 }
 
@@ -268,9 +286,6 @@ struct FailedAttempt {
     /// Another unit answers in its place.
     is_another: bool,
 }
-
-/// How a command has ended, and whether the session has.
-type Run = (Ended, Option<Outage>);
 
 struct Worker {
     unit: Box<dyn RawUnit>,
@@ -291,24 +306,46 @@ impl Worker {
     }
 
     async fn work(&mut self) {
+        let mut under_way = UnderWay::default();
         loop {
-            let outage = match self.queues.waiting.take() {
-                Some(job) => self.carry_out(job).await,
-                None => tokio::select! {
-                    Some(job) = self.queues.jobs.recv() => self.carry_out(job).await,
-                    Some(done) = self.queues.resets.recv() => self.reset(done).await,
-                    lost = self.unit.ended() => Some(Outage::of(&lost, false)),
-                },
-            };
-            if let Some(outage) = outage {
-                self.reconnect(outage).await;
-            }
+            let Some(outage) = self.work_on(&mut under_way).await else { continue };
+            let outage = self.lose(&mut under_way, outage);
+            self.reconnect(outage).await;
         }
     }
 
-    /// Carries a command out, unless nobody waits for it, or there is something else to be told first.
-    async fn carry_out(&mut self, mut job: Job) -> Option<Outage> {
+    /// Does what is to be done next; why the session is lost, if it is.
+    async fn work_on(&mut self, under_way: &mut UnderWay) -> Option<Outage> {
+        if let Some(job) = self.queues.waiting.pop_front() {
+            return self.send(job, under_way).await;
+        }
+        let (is_idle, deadline) = (under_way.is_empty(), under_way.deadline());
+        tokio::select! {
+            // An answer that is there may say that nothing is to be sent.
+            biased;
+            event = under_way.event(), if !is_idle => self.follow(event).await,
+            Some(job) = self.queues.jobs.recv() => self.send(job, under_way).await,
+            Some(done) = self.queues.resets.recv() => {
+                let outage = self.reset(done).await;
+                under_way.drain_within(self.times.drained);
+                outage
+            }
+            () = sleep_until(deadline), if !is_idle => {
+                let why = overdue(under_way).to_string();
+                Some(Outage { why, is_uncertain: true, is_late: true })
+            }
+            lost = self.unit.ended(), if is_idle => Some(Outage::of(&lost, false)),
+        }
+    }
+
+    /// Puts a command on its way, unless nobody waits for it, one before it has failed, or there is something else to be told
+    /// first.
+    async fn send(&mut self, job: Job, under_way: &mut UnderWay) -> Option<Outage> {
         if job.is_aborted() {
+            return None;
+        }
+        if job.is_halted() {
+            job.end(Err(DeviceFailure::NotBegun));
             return None;
         }
         let request = &job.request;
@@ -322,68 +359,68 @@ impl Worker {
         let (command, data) = command(request);
         match self.unit.send(command, data).await {
             Ok(answer) => {
-                let (ended, outage) = self.follow(answer, &mut job).await;
-                job.end(ended);
-                outage
+                under_way.push(job, answer);
+                None
             }
             Err(lost) => {
                 // It was not sent: it goes by the next session.
-                self.queues.waiting = Some(job);
+                self.queues.waiting.push_front(job);
                 Some(Outage::of(&lost, false))
             }
         }
     }
 
-    /// Waits for the end of a command, which a reset may bring about, or that its client aborts it. One that does not end in
-    /// time loses its session, and ends with that.
-    async fn follow(&mut self, mut answer: Answer, job: &mut Job) -> Run {
-        let sent = length(&job.request.data);
-        let (mut failure, mut is_aborted) = (DeviceFailure::TimedOut, false);
-        let mut deadline = pin!(sleep(job.request.timeout));
-        loop {
-            tokio::select! {
-                ended = &mut answer => return self.judge(ended, sent),
-                () = &mut deadline => {
-                    let why = failure.to_string();
-                    return (Err(failure), Some(Outage { why, is_uncertain: true }));
-                }
-                () = job.aborted(), if !is_aborted => {
-                    is_aborted = true;
-                    if let Err(lost) = self.unit.abort_all().await {
-                        return (Err(DeviceFailure::Lost), Some(Outage::of(&lost, true)));
-                    }
-                }
-                Some(done) = self.queues.resets.recv() => {
-                    let lost = self.reset(done).await;
-                    if let Some(outage) = lost {
-                        let is_uncertain = true;
-                        return (Err(DeviceFailure::Lost), Some(Outage { is_uncertain, ..outage }));
-                    }
-                    failure = DeviceFailure::Lost;
-                    let drained = Instant::now() + self.times.drained;
-                    if deadline.deadline() > drained {
-                        deadline.as_mut().reset(drained);
-                    }
-                }
+    /// Ends a command that has ended at the unit, which a reset may have brought about. When their client has aborted all that
+    /// are under way, that goes on: one alone cannot be aborted without those behind it.
+    async fn follow(&mut self, event: Event) -> Option<Outage> {
+        match event {
+            Event::Ended(job, Err(lost)) => {
+                job.end(Err(DeviceFailure::Lost));
+                Some(Outage::of(&lost, true))
+            }
+            Event::Ended(job, Ok(ended)) => {
+                let ended = self.judge(ended, &job.request.data);
+                job.end(ended);
+                None
+            }
+            Event::Aborted => {
+                let lost = self.unit.abort_all().await.err()?;
+                Some(Outage::of(&lost, true))
             }
         }
     }
 
-    fn judge(&self, ended: Result<Executed, Lost>, sent: u32) -> Run {
+    /// Ends all that was sent with the session. What had its answer before has ended so.
+    fn lose(&self, under_way: &mut UnderWay, mut outage: Outage) -> Outage {
+        // The unit is late with the first, and has not come to the others.
+        let mut failure = if outage.is_late { overdue(under_way) } else { DeviceFailure::Lost };
+        for (job, answer) in under_way.take() {
+            let ended = match answer {
+                Some(Ok(ended)) => self.judge(ended, &job.request.data),
+                Some(Err(_)) | None => {
+                    outage.is_uncertain = true;
+                    Err(std::mem::replace(&mut failure, DeviceFailure::Lost))
+                }
+            };
+            job.end(ended);
+        }
+        outage
+    }
+
+    fn judge(&self, ended: Executed, data: &DeviceData) -> Ended {
         match ended {
-            Ok(Ok(Completion { status, data, sense, residual })) => {
-                let residual = residual.min(sent);
+            Ok(Completion { status, data: came, sense, residual }) => {
+                let residual = residual_of(residual, data, &came);
                 // Whatever the other target sends.
                 let sense = sense.slice(..sense.len().min(SENSE_MAX));
-                (Ok(DeviceAnswer { status, data, sense, residual }), None)
+                Ok(DeviceAnswer { status, data: came, sense, residual })
             }
-            Ok(Err(NoStatus::Aborted)) => (Err(DeviceFailure::Lost), None),
-            Ok(Err(NoStatus::Failed(why))) => {
+            Err(NoStatus::Aborted) => Err(DeviceFailure::Lost),
+            Err(NoStatus::Failed(why)) => {
                 let why = OneLine(&*why);
                 tracing::warn!(unit = self.name, %why, "pass-through: a command failed on its way");
-                (Err(DeviceFailure::Broken), None)
+                Err(DeviceFailure::Broken)
             }
-            Err(lost) => (Err(DeviceFailure::Lost), Some(Outage::of(&lost, true))),
         }
     }
 
@@ -397,7 +434,10 @@ impl Worker {
                 None
             }
             Ok(Err(lost)) => Some(Outage::of(&lost, false)),
-            Err(_) => Some(Outage { why: "no answer to a reset".to_owned(), is_uncertain: true }),
+            Err(_) => {
+                let why = "no answer to a reset".to_owned();
+                Some(Outage { why, is_uncertain: true, is_late: false })
+            }
         };
         // Whoever asked may have left.
         let _: Result<_, _> = done.send(());
@@ -406,7 +446,7 @@ impl Worker {
 
     /// Opens the unit again, and finds out what there is to be told of the time between. Where another one answers in its place
     /// no command waits: that does not pass by itself.
-    async fn reconnect(&mut self, Outage { why, mut is_uncertain }: Outage) {
+    async fn reconnect(&mut self, Outage { why, mut is_uncertain, .. }: Outage) {
         tracing::warn!(unit = self.name, why, "pass-through: connection to the unit lost");
         let mut last = Instant::now() + self.times.reached;
         let (since, mut wait) = (Instant::now().into_std(), self.times.first_wait);
@@ -500,8 +540,29 @@ impl Worker {
 
 /// The answer to a command that was not sent, since this is told in its place.
 fn told_in_place(sense: Bytes, data: &DeviceData) -> DeviceAnswer {
-    let (status, residual) = (Status::CheckCondition, length(data));
+    let (status, residual) = (Status::CheckCondition, Residual::of(length(data), 0));
     DeviceAnswer { status, data: Bytes::new(), sense, residual }
+}
+
+/// Why a command ends that had no answer in time.
+const fn overdue(under_way: &UnderWay) -> DeviceFailure {
+    match under_way.is_drained() {
+        true => DeviceFailure::Lost,
+        false => DeviceFailure::TimedOut,
+    }
+}
+
+/// The residual of a command. Of what came in, the length of the data tells what is less.
+fn residual_of(told: Residual, data: &DeviceData, came: &Bytes) -> Residual {
+    match (told, data) {
+        (Residual::Under(bytes), DeviceData::Out(data)) => {
+            let sent = data.len() as u32;
+            Residual::of(sent, sent.saturating_sub(bytes))
+        }
+        (Residual::Over(_), DeviceData::In(room)) if came.len() < *room as usize => Residual::None,
+        (Residual::Over(_), _) => told,
+        _ => Residual::None,
+    }
 }
 
 /// The bytes that are sent with a command.

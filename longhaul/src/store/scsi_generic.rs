@@ -3,7 +3,6 @@
 //! The kernel's request blocks its thread until the device has ended the command, which may be hours for a tape. So each
 //! device has a thread of its own, and carries out one command at a time.
 
-use std::future::ready;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -11,12 +10,12 @@ use std::thread;
 
 use bytes::Bytes;
 use host::scsi_generic::{Data, Device, Outcome};
-use proto::scsi::Status;
 use proto::scsi::pass_through::block_length;
+use proto::scsi::{Residual, Status};
 
 use crate::scsi_device::{
     self, CommandQueue, Connection, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Ended,
-    Job, Pending, SENSE_MAX, ScsiDevice, ask,
+    Job, Order, Pending, SENSE_MAX, ScsiDevice, Turn, Turns, ask,
 };
 
 /// Why a device cannot be passed through.
@@ -104,10 +103,19 @@ impl ScsiDevice for ScsiGeneric {
         self.serial.as_deref()
     }
 
-    fn execute(&self, request: DeviceRequest) -> Pending<Ended> {
+    /// Its thread carries out one after the other, and requests of several threads have no order in the kernel.
+    fn order(&self) -> Order {
+        Order::Single
+    }
+
+    fn turns(&self) -> &Turns {
+        self.commands.turns()
+    }
+
+    fn execute(&self, turn: Turn, request: DeviceRequest) -> Pending<Ended> {
         let jobs = self.jobs.clone();
-        self.commands
-            .execute(request, move |job| ready(jobs.send(job).map_err(|_| DeviceFailure::Broken)))
+        let hand_on = move |job| jobs.send(job).map_err(|_| DeviceFailure::Broken);
+        self.commands.execute(turn, request, hand_on)
     }
 
     fn take_unheard(&self) -> Vec<Bytes> {
@@ -165,7 +173,7 @@ fn carry_out(device: &Device, request: DeviceRequest) -> Result<DeviceAnswer, De
     let outcome = outcome.map_err(|why| failure_of_system(&why))?;
     sense.truncate(outcome.sense);
     input.truncate(input.len().saturating_sub(outcome.residual));
-    let residual = outcome.residual.min(sent) as u32;
+    let residual = Residual::of(sent as u32, sent.saturating_sub(outcome.residual) as u32);
     answer(outcome, input.into(), sense.into()).map(|answer| DeviceAnswer { residual, ..answer })
 }
 
@@ -197,7 +205,7 @@ fn answer(outcome: Outcome, data: Bytes, sense: Bytes) -> Result<DeviceAnswer, D
         _ => return Err(DeviceFailure::Broken),
     }
     match Status::from_byte(outcome.status & 0x7E) {
-        Some(status) => Ok(DeviceAnswer { status, data, sense, residual: 0 }),
+        Some(status) => Ok(DeviceAnswer { status, data, sense, residual: Residual::None }),
         None => Err(DeviceFailure::Broken),
     }
 }

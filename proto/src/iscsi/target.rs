@@ -21,7 +21,6 @@ mod inbound;
 pub mod invariants;
 mod order;
 mod pending;
-mod residual;
 mod session;
 mod solicited_quota;
 mod task;
@@ -35,8 +34,8 @@ use bytes::Bytes;
 use super::header::{TaskAttribute, TaskFunction};
 use super::keys::Parameters;
 use super::pdu::Pieces;
-use crate::scsi::Status;
 use crate::scsi::cdb::Block;
+use crate::scsi::{Residual, Status};
 
 pub use budget::Budget;
 pub use pending::Request;
@@ -170,8 +169,8 @@ pub struct Reply {
     pub data: Pieces,
     /// Sense data.
     pub sense: Bytes,
-    /// Of the data-out that were asked for, the bytes that were not taken.
-    pub residual: u32,
+    /// Of the data-out that were asked for, the bytes that were not taken; or what there was beyond what was moved.
+    pub residual: Residual,
 }
 
 /// Which targets an initiator asks about (RFC 7143, Appendix C).

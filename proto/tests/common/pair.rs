@@ -20,7 +20,7 @@ use proto::iscsi::target::{
     Budget, Ending, Joining, Reply, Session, Setup, TargetRecord, TaskId, WINDOW,
 };
 use proto::iscsi::text::TEXT_MAX;
-use proto::scsi::{Cdb, DeviceType, Parsed, Status};
+use proto::scsi::{Cdb, DeviceType, Parsed, Residual, Status};
 use proto::time::Time;
 use testing::link::{Conditions, Direction};
 
@@ -531,8 +531,12 @@ fn run(
         return;
     }
     let (at, len) = place(command);
-    let mut reply =
-        Reply { status: Status::Good, data: Pieces::new(), sense: Bytes::new(), residual: 0 };
+    let mut reply = Reply {
+        status: Status::Good,
+        data: Pieces::new(),
+        sense: Bytes::new(),
+        residual: Residual::None,
+    };
     match command.opcode {
         0x8a => {
             let written = data.concat();

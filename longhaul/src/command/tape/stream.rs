@@ -60,7 +60,7 @@ impl<'d> Link<'d> {
     ) -> Outcome {
         match answer {
             Ok((ticket, Ok(Completion { status, data, sense, residual }))) => {
-                let sense = Sense::parse(&sense);
+                let (sense, residual) = (Sense::parse(&sense), residual.under());
                 stream.answered(ticket, Answer { status, sense, data, residual });
                 if stream.has_orphans() {
                     tracing::warn!("the drive was reset: connecting again");

@@ -337,14 +337,13 @@ impl Session {
 /// The reply to an initiator that has room for so much data-in.
 fn reply(Response { status, data, sense, residual }: Response, room: u32) -> Reply {
     let len: usize = data.iter().map(Bytes::len).sum();
-    let room = room as usize;
-    let missing = match (room, len) {
+    let residual = match (room, len) {
         // Nothing was to come: it is of the data-out.
-        (0, 0) => residual.into(),
-        _ => room as i64 - len as i64,
+        (0, 0) => residual,
+        _ => residual.behind(room, u32::try_from(len).unwrap_or(u32::MAX)),
     };
-    let residual = i32::try_from(missing).unwrap_or_default();
-    Reply { status, sense, residual, data_in: joined(data, len.min(room)) }
+    let residual = i32::try_from(residual.missing()).unwrap_or_default();
+    Reply { status, sense, residual, data_in: joined(data, len.min(room as usize)) }
 }
 
 /// The first `len` bytes of `pieces`: copied only if they came in several.
@@ -364,18 +363,21 @@ fn joined(pieces: Vec<Bytes>, len: usize) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use proto::scsi::Status;
+    use proto::scsi::{Residual, Status};
 
     use super::*;
 
     #[test]
     fn residual_is_that_of_the_data_in_or_else_of_the_data_out() {
         for (room, len, residual, told) in [
-            (512, 100, 0, 412),
-            (100, 512, 0, -412),
-            (0, 0, 300, 300),
-            (0, 0, 0, 0),
-            (512, 0, 9, 512),
+            (512, 100, Residual::None, 412),
+            (100, 512, Residual::None, -412),
+            (100, 512, Residual::Over(8), -420),
+            (512, 100, Residual::Over(8), 412),
+            (0, 0, Residual::Under(300), 300),
+            (0, 0, Residual::Over(300), -300),
+            (0, 0, Residual::None, 0),
+            (512, 0, Residual::Under(9), 512),
         ] {
             let data = if len == 0 { vec![] } else { vec![Bytes::from(vec![7; len])] };
             let response = Response { status: Status::Good, data, sense: Bytes::new(), residual };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use proto::scsi::{Parsed, Status, lun};
+use proto::scsi::{Parsed, Residual, Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
 
@@ -197,7 +197,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
             && let Some(Ready { record, .. }) = self.executor.abort(task)
         {
             let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-            let response = Response { status, data, sense, residual: 0 };
+            let response = Response { status, data, sense, residual: Residual::None };
             self.end((task, record), response);
         }
     }

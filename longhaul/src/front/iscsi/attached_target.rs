@@ -1,7 +1,9 @@
 //! The target of a session, as its initiator sees it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use proto::scsi::Sequence;
 
 use super::joining::Entry;
 use crate::target::lun::{Initiator, TargetDevice};
@@ -32,8 +34,8 @@ impl AttachedTarget {
     }
 
     /// The units on which commands are carried out one after the other.
-    pub(super) fn sequential(&self) -> BTreeSet<u16> {
-        self.device.as_ref().map_or_else(BTreeSet::new, |device| device.sequential())
+    pub(super) fn sequential(&self) -> BTreeMap<u16, Sequence> {
+        self.device.as_ref().map_or_else(BTreeMap::new, |device| device.sequential())
     }
 
     /// Another view of the target takes the place of the one before. Commands under way go on where they began, which is

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::iscsi::pdu::Pieces;
 use proto::iscsi::target::{self, Reply, Session, TaskId, Wanted};
-use proto::scsi::{Parsed, Status, lun};
+use proto::scsi::{Parsed, Residual, Status, lun};
 use proto::time::Time;
 use tracing::warn;
 
@@ -140,9 +140,11 @@ impl Commands {
         entry: &Entry,
         ready: Ready<TaskId>,
     ) {
+        let task = ready.task;
         if let Some((task, record, response)) = self.executor.start(cx, entry.nexus, ready) {
             self.answer(session, entry, (task, record), response);
         }
+        session.begun(task);
     }
 
     /// Starts commands that waited, as far as it is their turn and there is memory now.
@@ -190,7 +192,7 @@ impl Commands {
                 session,
                 entry,
                 (task, record),
-                Response { status, data, sense, residual: 0 },
+                Response { status, data, sense, residual: Residual::None },
             );
         }
     }

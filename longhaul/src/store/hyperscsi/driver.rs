@@ -12,9 +12,9 @@ use proto::hyperscsi::{
     Algorithm, Client, ClientEvent, Device, Endpoint, Handle, PathState, PathStats, Reply,
     RequestId, SLOTS, SubmitError, TaskAttribute, TaskFunction, TaskResponse,
 };
-use proto::scsi::DeviceType;
 use proto::scsi::cdb::traits_of;
 use proto::scsi::command::{Command, Transfer};
+use proto::scsi::{DeviceType, Residual};
 use proto::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
@@ -271,7 +271,7 @@ impl Driver {
         if let Some(Waiting::Command { done, sent, .. }) = self.waiting.remove(&id) {
             let now = self.wire.now();
             self.stalls.iter_mut().for_each(|stalls| stalls.ended(now, sent));
-            let residual = residual.max(0).unsigned_abs();
+            let residual = Residual::of_missing(residual);
             // Whoever stopped waiting does not want to know.
             let _ = done.send(Ok(Ended { status, data: data_in, sense, residual }));
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::hyperscsi::SubmitError;
-use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::scsi::transport::Transports;
+use proto::scsi::{Residual, Status};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::error::Loss;
@@ -31,8 +31,8 @@ pub(super) struct Ended {
     pub(super) data: Bytes,
     /// The sense data.
     pub(super) sense: Bytes,
-    /// Bytes that were expected, and not transferred.
-    pub(super) residual: u32,
+    /// How the transfer missed what was expected.
+    pub(super) residual: Residual,
 }
 
 /// What the task that drives a session is asked for.

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::iscsi::header::{RejectReason, TaskResponse};
-use proto::iscsi::initiator::{
-    Command, Completion, Event, Fault, Initiator, Residual, TaskError, Transfer,
-};
+use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError, Transfer};
 use proto::iscsi::login::initiator::{Deviation, Established};
 use proto::iscsi::pdu::Pieces;
 use proto::scsi::command as scsi_command;
@@ -311,10 +309,6 @@ fn command(task: scsi::Task) -> Command {
 fn executed(ended: Ended) -> Executed {
     match ended {
         Ok(Completion { status, data, sense, residual }) => {
-            let residual = match residual {
-                Residual::Under(bytes) => bytes,
-                Residual::None | Residual::Over(_) => 0,
-            };
             Ok(scsi::Completion { status, data, sense, residual })
         }
         Err(TaskError::Aborted) => Err(NoStatus::Aborted),

@@ -4,8 +4,9 @@ use proto::scsi::command::Standard;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-use super::super::scsi::{NotOpen, Pending as Work, UnitError};
+use super::super::scsi::{Answer, NotOpen, Pending as Work, UnitError};
 use super::*;
+use crate::scsi_device::Company;
 
 /// What a unit does with a command.
 enum Act {
@@ -16,6 +17,8 @@ enum Act {
     Refuse,
     /// There is never an answer.
     Hang,
+    /// It ends when the test says so.
+    When(oneshot::Receiver<Completion>),
 }
 
 /// A unit that does what it is told, and notes what it was asked for.
@@ -41,6 +44,13 @@ impl Script {
         self.acts.lock().unwrap().push_back(act);
     }
 
+    /// The next command ends when the test says so.
+    fn waits(&self) -> oneshot::Sender<Completion> {
+        let (end, ended) = oneshot::channel();
+        self.will(Act::When(ended));
+        end
+    }
+
     /// The operation codes that have come since it was looked at last.
     fn taken(&self) -> Vec<u8> {
         std::mem::take(&mut *self.sent.lock().unwrap())
@@ -63,7 +73,7 @@ fn lost() -> Lost {
 
 fn done(data: &[u8]) -> Completion {
     let data = Bytes::copy_from_slice(data);
-    Completion { status: Status::Good, data, sense: Bytes::new(), residual: 0 }
+    Completion { status: Status::Good, data, sense: Bytes::new(), residual: Residual::None }
 }
 
 fn told(key: Key, additional: Additional) -> Completion {
@@ -103,6 +113,7 @@ impl RawUnit for Scripted {
             Ok(match act {
                 Act::End(completion) => Box::pin(async { Ok(Ok(completion)) }) as Answer,
                 Act::Lose | Act::Refuse => Box::pin(async { Err(lost()) }),
+                Act::When(ended) => Box::pin(async { Ok(Ok(ended.await.unwrap())) }),
                 Act::Hang => {
                     let script = Arc::clone(&self.script);
                     Box::pin(async move {
@@ -184,11 +195,11 @@ const INQUIRY: u8 = 0x12;
 const MODE_SENSE: u8 = 0x1A;
 
 /// A tape drive that has been asked what its blocks are.
-async fn tape() -> (Arc<Script>, PassedUnit) {
+async fn tape() -> (Arc<Script>, Arc<PassedUnit>) {
     tape_with(SHORT).await
 }
 
-async fn tape_with(times: Times) -> (Arc<Script>, PassedUnit) {
+async fn tape_with(times: Times) -> (Arc<Script>, Arc<PassedUnit>) {
     let script = Arc::<Script>::default();
     let mut standard = [0; 36];
     (standard[0], standard[4]) = (TAPE, 31);
@@ -203,7 +214,7 @@ async fn tape_with(times: Times) -> (Arc<Script>, PassedUnit) {
         (TAPE, 1024, 1 << 16)
     );
     assert_eq!(script.taken(), [READY, READY, MODE_SENSE]);
-    (script, tape)
+    (script, Arc::new(tape))
 }
 
 fn request(code: u8, data: DeviceData) -> DeviceRequest {
@@ -212,17 +223,29 @@ fn request(code: u8, data: DeviceData) -> DeviceRequest {
     DeviceRequest { block, data, timeout: Duration::from_secs(1800) }
 }
 
-async fn run(tape: &PassedUnit, code: u8) -> Result<DeviceAnswer, DeviceFailure> {
+/// Has a command carried out when it is its turn, beside others of its kind.
+fn execute(tape: &Arc<PassedUnit>, request: DeviceRequest) -> impl Future<Output = Ended> + use<> {
+    let bytes = (7, length(&request.data));
+    let company = Company::of(tape.order(), DeviceClass::Tape, request.block[0], bytes);
+    let place = tape.turns().enter();
+    let tape = Arc::clone(tape);
+    async move {
+        let turn = place.turn(company).await;
+        tape.execute(turn, request).await
+    }
+}
+
+async fn run(tape: &Arc<PassedUnit>, code: u8) -> Result<DeviceAnswer, DeviceFailure> {
     let data = if code == WRITE {
         DeviceData::Out(Bytes::from_static(&[7; 100]))
     } else {
         DeviceData::None
     };
-    tape.execute(request(code, data)).await
+    execute(tape, request(code, data)).await
 }
 
 /// What a command that is carried out comes to, or the unit attention in its place.
-async fn tells(tape: &PassedUnit, code: u8) -> Option<Additional> {
+async fn tells(tape: &Arc<PassedUnit>, code: u8) -> Option<Additional> {
     let answer = run(tape, code).await.unwrap();
     Sense::parse(&answer.sense).map(|sense| sense.additional)
 }
@@ -231,13 +254,25 @@ async fn tells(tape: &PassedUnit, code: u8) -> Option<Additional> {
 async fn answer_is_the_unit_s_with_its_residual() {
     let (script, tape) = tape().await;
     let short = told(Key::NoSense, Additional::NONE);
-    script.will(Act::End(Completion { residual: 60, ..short.clone() }));
+    script.will(Act::End(Completion { residual: Residual::Under(60), ..short.clone() }));
     let answer = run(&tape, WRITE).await.unwrap();
-    assert_eq!((answer.status, answer.sense, answer.residual), (short.status, short.sense, 60));
+    assert_eq!(
+        (answer.status, answer.sense, answer.residual),
+        (short.status, short.sense, Residual::Under(60))
+    );
     // Of what came in, the length of the data tells.
-    script.will(Act::End(Completion { residual: 90, ..done(&[1; 10]) }));
-    let answer = tape.execute(request(MODE_SENSE, DeviceData::In(100))).await.unwrap();
-    assert_eq!((answer.data.len(), answer.residual), (10, 0));
+    script.will(Act::End(Completion { residual: Residual::Under(90), ..done(&[1; 10]) }));
+    let answer = execute(&tape, request(MODE_SENSE, DeviceData::In(100))).await.unwrap();
+    assert_eq!((answer.data.len(), answer.residual), (10, Residual::None));
+    // Where it had more there is no room left.
+    let over = Residual::Over(5);
+    for (came, told) in [(100, over), (10, Residual::None)] {
+        script.will(Act::End(Completion { residual: over, ..done(&vec![1; came]) }));
+        let answer = execute(&tape, request(MODE_SENSE, DeviceData::In(100))).await.unwrap();
+        assert_eq!(answer.residual, told);
+    }
+    script.will(Act::End(Completion { residual: over, ..done(&[]) }));
+    assert_eq!(run(&tape, WRITE).await.unwrap().residual, over);
 }
 
 #[tokio::test]
@@ -366,7 +401,7 @@ async fn command_that_was_aborted_while_there_was_no_session_is_never_sent() {
     while script.logins().is_empty() {
         yield_now().await;
     }
-    let mut rewind = tape.execute(request(REWIND, DeviceData::None));
+    let mut rewind = Box::pin(execute(&tape, request(REWIND, DeviceData::None)));
     assert!(timeout(Duration::from_millis(10), &mut rewind).await.is_err());
     drop(rewind);
     script.unreachable.store(0, Ordering::Release);
@@ -380,7 +415,7 @@ async fn command_that_does_not_end_in_time_ends_with_its_session() {
     script.will(Act::Hang);
     let timeout = Duration::from_millis(1);
     let rewind = DeviceRequest { timeout, ..request(REWIND, DeviceData::None) };
-    assert_eq!(tape.execute(rewind).await, Err(DeviceFailure::TimedOut));
+    assert_eq!(execute(&tape, rewind).await, Err(DeviceFailure::TimedOut));
     assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
     assert_eq!(script.logins(), [true]);
     assert_eq!(script.resets.load(Ordering::Acquire), 0);
@@ -390,7 +425,7 @@ async fn command_that_does_not_end_in_time_ends_with_its_session() {
 async fn abort_ends_the_command_at_the_unit_and_the_next_goes_on() {
     let (script, tape) = tape().await;
     script.will(Act::Hang);
-    let rewind = tokio::spawn(tape.execute(request(REWIND, DeviceData::None)));
+    let rewind = tokio::spawn(execute(&tape, request(REWIND, DeviceData::None)));
     while script.sent.lock().unwrap().is_empty() {
         yield_now().await;
     }
@@ -404,7 +439,7 @@ async fn abort_ends_the_command_at_the_unit_and_the_next_goes_on() {
 async fn reset_reaches_the_unit_while_it_has_a_command() {
     let (script, tape) = tape().await;
     script.will(Act::Hang);
-    let rewind = tokio::spawn(tape.execute(request(REWIND, DeviceData::None)));
+    let rewind = tokio::spawn(execute(&tape, request(REWIND, DeviceData::None)));
     while script.sent.lock().unwrap().is_empty() {
         yield_now().await;
     }
@@ -429,4 +464,140 @@ async fn unit_is_logged_out_when_it_is_closed_or_dropped() {
     while script.closed.load(Ordering::Acquire) == 0 {
         yield_now().await;
     }
+}
+
+/// As many writes as the script has ends for, all of them with the unit.
+async fn writes<const N: usize>(
+    script: &Script,
+    tape: &Arc<PassedUnit>,
+) -> ([oneshot::Sender<Completion>; N], [JoinHandle<Ended>; N]) {
+    let ends = [(); N].map(|()| script.waits());
+    let tasks = [(); N].map(|()| tokio::spawn(write(tape)));
+    while script.sent.lock().unwrap().len() < N {
+        yield_now().await;
+    }
+    assert_eq!(script.taken(), [WRITE; N]);
+    (ends, tasks)
+}
+
+fn write(tape: &Arc<PassedUnit>) -> impl Future<Output = Ended> + use<> {
+    execute(tape, request(WRITE, DeviceData::Out(Bytes::from_static(&[7; 100]))))
+}
+
+/// Lets the task of the unit, and those of the commands, do what they can do.
+async fn settle() {
+    for _ in 0..32 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn writes_are_under_way_together_and_what_is_no_write_waits_for_their_end() {
+    let (script, tape) = tape().await;
+    let (ends, tasks) = writes::<3>(&script, &tape).await;
+    let rewind = tokio::spawn(execute(&tape, request(REWIND, DeviceData::None)));
+    let behind = tokio::spawn(write(&tape));
+    for end in ends {
+        settle().await;
+        assert_eq!(script.taken(), [0u8; 0]);
+        end.send(done(&[])).unwrap();
+    }
+    for task in tasks.into_iter().chain([rewind, behind]) {
+        assert_eq!(task.await.unwrap().unwrap().status, Status::Good);
+    }
+    assert_eq!(script.taken(), [REWIND, WRITE]);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_behind_a_write_that_failed_before_all_have_ended() {
+    let (script, tape) = tape().await;
+    let ([first, second, third], tasks) = writes::<3>(&script, &tape).await;
+    second.send(told(Key::MediumError, Additional::WRITE_ERROR)).unwrap();
+    settle().await;
+    let behind = tokio::spawn(write(&tape));
+    third.send(done(&[])).unwrap();
+    settle().await;
+    assert_eq!(script.taken(), [0u8; 0], "the first has not ended");
+    first.send(done(&[])).unwrap();
+    let [first, second, third] = tasks;
+    let status = |answer: Ended| answer.unwrap().status;
+    assert_eq!(status(first.await.unwrap()), Status::Good);
+    assert_eq!(status(second.await.unwrap()), Status::CheckCondition);
+    assert_eq!(status(third.await.unwrap()), Status::Good);
+    assert_eq!(status(behind.await.unwrap()), Status::Good);
+    assert_eq!(script.taken(), [WRITE]);
+}
+
+#[tokio::test]
+async fn writes_that_wait_for_a_session_are_not_sent_behind_what_is_told_in_place_of_the_first() {
+    let (script, tape) = tape().await;
+    script.unreachable.store(usize::MAX, Ordering::Release);
+    script.ended.notify_one();
+    while script.logins().is_empty() {
+        yield_now().await;
+    }
+    let tasks = [(); 3].map(|()| tokio::spawn(write(&tape)));
+    settle().await;
+    script.unreachable.store(0, Ordering::Release);
+    let [first, rest @ ..] = tasks;
+    let sense = first.await.unwrap().unwrap().sense;
+    assert_eq!(Sense::parse(&sense).unwrap().additional, Additional::NEXUS_LOSS);
+    for behind in rest {
+        assert_eq!(behind.await.unwrap(), Err(DeviceFailure::NotBegun));
+    }
+    assert!(!script.taken().contains(&WRITE));
+}
+
+#[tokio::test]
+async fn each_write_without_an_answer_is_lost_with_its_session_and_none_is_sent_again() {
+    let (script, tape) = tape().await;
+    let ([first, second, third], tasks) = writes::<3>(&script, &tape).await;
+    script.will(Act::Lose);
+    let last = tokio::spawn(write(&tape));
+    // What has come before the loss counts.
+    first.send(done(&[])).unwrap();
+    let mut ended = Vec::new();
+    for task in tasks.into_iter().chain([last]) {
+        ended.push(task.await.unwrap().map(|answer| answer.status));
+    }
+    let lost = Err(DeviceFailure::Lost);
+    assert_eq!(ended, [Ok(Status::Good), lost, lost, lost]);
+    assert_eq!(tells(&tape, WRITE).await, Some(Additional::NEXUS_LOSS));
+    assert_eq!(script.taken(), [WRITE, READY]);
+    assert_eq!(script.logins(), [true]);
+    drop((second, third));
+}
+
+#[tokio::test]
+async fn first_of_several_writes_is_the_one_that_is_late() {
+    let (script, tape) = tape().await;
+    script.will(Act::Hang);
+    script.will(Act::Hang);
+    let data = || DeviceData::Out(Bytes::from_static(&[7; 100]));
+    let timeout = Duration::from_millis(1);
+    let late = DeviceRequest { timeout, ..request(WRITE, data()) };
+    let tasks = [late, request(WRITE, data())].map(|it| tokio::spawn(execute(&tape, it)));
+    let [first, second] = tasks;
+    assert_eq!(first.await.unwrap(), Err(DeviceFailure::TimedOut));
+    assert_eq!(second.await.unwrap(), Err(DeviceFailure::Lost));
+    assert_eq!(tells(&tape, REWIND).await, Some(Additional::NEXUS_LOSS));
+    assert_eq!(script.logins(), [true]);
+}
+
+#[tokio::test]
+async fn abort_goes_on_when_it_is_of_all_that_are_under_way() {
+    let (script, tape) = tape().await;
+    script.will(Act::Hang);
+    let end = script.waits();
+    let [first, second] = [(); 2].map(|()| tokio::spawn(write(&tape)));
+    while script.sent.lock().unwrap().len() < 2 {
+        yield_now().await;
+    }
+    first.abort();
+    settle().await;
+    end.send(done(&[])).unwrap();
+    assert_eq!(second.await.unwrap().unwrap().status, Status::Good, "it was not aborted");
+    // The first is alone by now, and ends.
+    assert_eq!(tells(&tape, REWIND).await, None);
+    assert_eq!((script.taken(), script.logins()), (vec![WRITE, WRITE, REWIND], vec![]));
 }

@@ -84,6 +84,7 @@ async fn answer(unit: &dyn RawUnit, room: u32) -> Result<Bytes, AdministrationEr
 
 #[cfg(test)]
 mod tests {
+    use proto::scsi::Residual;
     use proto::scsi::sense::{Additional, Format, Key};
 
     use super::super::session::{Completion, NoStatus};
@@ -91,7 +92,7 @@ mod tests {
 
     fn ended(status: Status, sense: Option<Sense>) -> Executed {
         let sense = sense.map(|sense| sense.emit(Format::Fixed)).unwrap_or_default();
-        Ok(Completion { status, data: Bytes::new(), sense: sense.into(), residual: 0 })
+        Ok(Completion { status, data: Bytes::new(), sense: sense.into(), residual: Residual::None })
     }
 
     /// A request that may be under way is not sent again: `cluster move` would take back what it has done.

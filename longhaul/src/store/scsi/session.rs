@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::scsi::transport::Transports;
+use proto::scsi::{Residual, Status};
 use volume::layer::reconnect::{Cause, Failure};
 
 use super::announced::Announced;
@@ -35,8 +35,8 @@ pub struct Completion {
     pub data: Bytes,
     /// The sense data.
     pub sense: Bytes,
-    /// Bytes that were expected, and not transferred.
-    pub residual: u32,
+    /// How the transfer missed what was expected.
+    pub residual: Residual,
 }
 
 /// Why a command has no status.

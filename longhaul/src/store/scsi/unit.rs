@@ -317,6 +317,7 @@ fn note(sense: &Sense) {
 
 #[cfg(test)]
 mod tests {
+    use proto::scsi::Residual;
     use proto::scsi::sense::Format;
 
     use super::*;
@@ -326,7 +327,7 @@ mod tests {
             status: Status::CheckCondition,
             data: Bytes::new(),
             sense: sense.emit(Format::Descriptor).into(),
-            residual: 0,
+            residual: Residual::None,
         }))
     }
 

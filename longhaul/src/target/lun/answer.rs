@@ -134,11 +134,12 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::FutureExt as _;
+    use proto::scsi::Residual;
 
     use super::*;
 
     const fn response(status: Status) -> Response {
-        Response { status, data: Vec::new(), sense: Bytes::new(), residual: 0 }
+        Response { status, data: Vec::new(), sense: Bytes::new(), residual: Residual::None }
     }
 
     fn waits_for_ever() -> Answer {

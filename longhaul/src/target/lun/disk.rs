@@ -35,7 +35,7 @@ use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::optical::events::MediaEvents;
 use proto::scsi::unit::{Medium, Unit};
-use proto::scsi::{Blocks, Capacity, Cdb, DeviceType, Parsed};
+use proto::scsi::{Blocks, Capacity, Cdb, DeviceType, Parsed, Sequence};
 use volume::layer::range_lock::RangeLock;
 use volume::{CryptoErase, Volume};
 
@@ -317,6 +317,13 @@ impl Disk {
 impl LogicalUnit for Disk {
     fn device_type(&self) -> DeviceType {
         self.core.unit.medium().device
+    }
+
+    fn sequence(&self) -> Option<Sequence> {
+        match &self.core.state.passed {
+            Some(passed) => passed.sequence(),
+            None => (self.device_type() == DeviceType::Tape).then_some(Sequence::Ended),
+        }
     }
 
     fn data_out_len(&self, command: &Parsed) -> u32 {

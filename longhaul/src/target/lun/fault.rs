@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use proto::scsi::sense::{Additional, Format, Key};
-use proto::scsi::{Sense, Status};
+use proto::scsi::{Residual, Sense, Status};
 use volume::{Error, Kind, Verb};
 
 use super::Response;
@@ -60,10 +60,10 @@ impl Fault {
                 status: Status::CheckCondition,
                 data: Vec::new(),
                 sense: sense.emit(format).into(),
-                residual: 0,
+                residual: Residual::None,
             },
             Self::Status(status) => {
-                Response { status, data: Vec::new(), sense: Bytes::new(), residual: 0 }
+                Response { status, data: Vec::new(), sense: Bytes::new(), residual: Residual::None }
             }
         }
     }

@@ -25,7 +25,7 @@ use proto::scsi::elements::Inventory;
 use proto::scsi::reservation::NexusId;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::changer::Movement;
-use proto::scsi::{DeviceType, Parsed, Sense, Status};
+use proto::scsi::{DeviceType, Parsed, Residual, Sense, Sequence, Status};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -123,14 +123,18 @@ pub struct Response {
     pub data: Vec<Bytes>,
     /// Sense data, empty unless the status is CHECK CONDITION.
     pub sense: Bytes,
-    /// Of the data-out that the command block asks for, the bytes that were not taken.
-    pub residual: u32,
+    /// Of the data-out that the command block asks for, the bytes that were not taken; or what there was beyond what was
+    /// moved.
+    pub residual: Residual,
 }
 
 /// A device that executes command blocks (a logical unit of SAM-5).
 pub trait LogicalUnit: Send + Sync {
     /// What it is, which says what its command blocks mean.
     fn device_type(&self) -> DeviceType;
+
+    /// How its commands of one nexus follow one another, if it depends on their order.
+    fn sequence(&self) -> Option<Sequence>;
 
     /// How many bytes of data-out this command needs before it can run: the transport fetches at most
     /// that, and less if the initiator announced less. Zero for a command that will be refused.

@@ -1,6 +1,6 @@
 //! The SCSI target device: a name and the logical units behind it (SAM-5).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::ready;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use proto::scsi::ports::Ports;
 use proto::scsi::rights::Access;
 use proto::scsi::sense::{Additional, Format};
 use proto::scsi::unit;
-use proto::scsi::{DeviceType, Parsed, Sense, Status, lun};
+use proto::scsi::{DeviceType, Parsed, Residual, Sense, Sequence, Status, lun};
 use volume::Volume;
 
 use super::disk::{Administration, Disk, Options};
@@ -155,11 +155,11 @@ impl TargetDevice {
         self.units.keys().copied()
     }
 
-    /// The numbers of the units on which each command begins where the one before has ended.
+    /// The numbers of the units on which commands follow one another, and how.
     #[must_use]
-    pub fn sequential(&self) -> BTreeSet<u16> {
-        let tapes = self.units.iter().filter(|(_, unit)| unit.device_type() == DeviceType::Tape);
-        tapes.map(|(number, _)| *number).collect()
+    pub fn sequential(&self) -> BTreeMap<u16, Sequence> {
+        let units = self.units.iter();
+        units.filter_map(|(number, unit)| Some((*number, unit.sequence()?))).collect()
     }
 
     /// The unit an eight-byte LUN field addresses. Where there is none, it is one that says so.
@@ -211,6 +211,10 @@ impl Absent {
 }
 
 impl LogicalUnit for Absent {
+    fn sequence(&self) -> Option<Sequence> {
+        None
+    }
+
     /// Of those that it answers, commands mean the same to every device.
     fn device_type(&self) -> DeviceType {
         DeviceType::Disk
@@ -230,7 +234,7 @@ impl LogicalUnit for Absent {
                 status: Status::Good,
                 data: vec![data.into()],
                 sense: Bytes::new(),
-                residual: 0,
+                residual: Residual::None,
             },
             Err(sense) => Fault::from(sense).response(Format::Fixed),
         };

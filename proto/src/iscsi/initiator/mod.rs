@@ -35,7 +35,7 @@ use super::login::initiator::{
     CID, Config as LoginConfig, Deviation, Established, InitiatorLogin, LoginPurpose, Progress,
 };
 use super::pdu::{Frame, Outbox, Pdu, Pieces};
-use crate::scsi::Status;
+use crate::scsi::{Residual, Status};
 use crate::time::Time;
 
 use connection::{Connection, Stage};
@@ -110,18 +110,6 @@ pub struct Completion {
     pub sense: Bytes,
     /// How the transfer missed what was expected.
     pub residual: Residual,
-}
-
-/// How far a transfer missed what was expected (RFC 7143, 11.4.5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Residual {
-    /// Not at all.
-    #[default]
-    None,
-    /// That many bytes less.
-    Under(u32),
-    /// That many bytes more than there was room for.
-    Over(u32),
 }
 
 /// What the machine tells its driver.

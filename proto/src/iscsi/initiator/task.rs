@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::connection::{Connection, push_next};
-use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
+use super::{Command, Completion, Misbehaviour, TaskError, Transfer};
 use crate::iscsi::header::{
     DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
 };
@@ -11,7 +11,7 @@ use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
 use crate::scsi::cdb::{self, DataKind, Pace};
-use crate::scsi::{DeviceType, Sense, Status, lun};
+use crate::scsi::{DeviceType, Residual, Sense, Status, lun};
 
 /// A command in flight.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::iscsi::keys::{Parameters, TaskReporting};
 use crate::iscsi::pdu::{Decoder, Frame, Pdu, Pieces};
 use crate::iscsi::text::TEXT_MAX;
 use crate::reader::{Reader, Truncated};
-use crate::scsi::Status;
+use crate::scsi::{Residual, Status};
 use crate::time::Time;
 
 /// The most connections a script has at a time.
@@ -168,7 +168,7 @@ impl Simulation {
             self.aborted.retain(|aborted| *aborted != task);
             let status = if which % 3 == 2 { Status::CheckCondition } else { Status::Good };
             let sense = Bytes::from(vec![0; if which % 3 == 2 { 18 } else { 0 }]);
-            self.session.complete(task, Reply { status, data, sense, residual: 0 });
+            self.session.complete(task, Reply { status, data, sense, residual: Residual::None });
             self.check_output();
             self.silent = false;
         }

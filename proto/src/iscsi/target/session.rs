@@ -9,7 +9,7 @@ mod management;
 mod text;
 mod turn;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::{Flaw, Frame, Outbox, Pdu};
 use crate::iscsi::window::{CommandWindow, Serial};
-use crate::scsi::lun;
+use crate::scsi::{Sequence, lun};
 use crate::time::Time;
 
 /// What a session without a connection waits for: another one, which its front waits for in bounded time.
@@ -96,8 +96,11 @@ impl Session {
     }
 
     /// Commands of these units are carried out one after the other from now on: that of a tape begins where the one before
-    /// has ended.
-    pub fn set_sequential(&mut self, units: BTreeSet<u16>) {
+    /// has ended. In a session that stops at a failure none is handed on before that.
+    pub fn set_sequential(&mut self, mut units: BTreeMap<u16, Sequence>) {
+        if self.parameters.stops_at_failure {
+            units.values_mut().for_each(|sequence| *sequence = Sequence::Ended);
+        }
         self.order.set_sequential(units);
         self.offer_next();
     }

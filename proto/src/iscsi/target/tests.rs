@@ -6,11 +6,10 @@ mod turn;
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use super::residual::Residual;
 use super::*;
 use crate::iscsi::header::{
     AsyncEvent, DataIn, DataOut, Header, LogoutReason, LogoutRequest, LogoutResponseCode, NO_TAG,
@@ -20,6 +19,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::{Offer, Parameters, TaskReporting};
 use crate::iscsi::pdu::{Decoder, Flaw, Frame, Pdu};
 use crate::iscsi::text::TEXT_MAX;
+use crate::scsi::Sequence;
 use crate::time::Time;
 
 fn parameters() -> Parameters {
@@ -115,6 +115,15 @@ impl Pair {
         self.send(command, immediate);
     }
 
+    /// A write of 512 bytes with the attribute ORDERED.
+    fn write_ordered(&mut self, itt: u32, immediate: &[u8]) {
+        let (cmd_sn, attribute) = (self.next_cmd_sn(), TaskAttribute::ORDERED);
+        let (is_final, write, expected_len) = (true, true, 512);
+        let command =
+            ScsiCommand { is_final, write, itt, expected_len, cmd_sn, attribute, ..<_>::default() };
+        self.send(command, immediate);
+    }
+
     fn data_out(&mut self, itt: u32, ttt: u32, data_sn: u32, offset: u32, data: &[u8], last: bool) {
         let header = DataOut {
             is_final: last,
@@ -168,8 +177,10 @@ impl Pair {
 
     fn reply(&mut self, task: TaskId, len: usize) {
         let data = Pieces::from(Bytes::from((0..len).map(|i| i as u8).collect::<Vec<_>>()));
-        self.session
-            .complete(task, Reply { status: Status::Good, data, sense: Bytes::new(), residual: 0 });
+        self.session.complete(
+            task,
+            Reply { status: Status::Good, data, sense: Bytes::new(), residual: Residual::None },
+        );
     }
 
     /// What the target has sent since the last look.
@@ -289,7 +300,7 @@ fn immediate_data_run_at_once() {
 #[test]
 fn command_of_a_sequential_unit_waits_for_those_before_it() {
     let mut pair = Pair::new(parameters());
-    pair.session.set_sequential(BTreeSet::from([0]));
+    pair.session.set_sequential(BTreeMap::from([(0, Sequence::Ended)]));
     pair.write(1, 512, &[], true);
     let first = pair.command().task;
     assert_eq!(pair.session.want_data(first, 512), None);
@@ -309,6 +320,59 @@ fn command_of_a_sequential_unit_waits_for_those_before_it() {
     assert_eq!(pair.session.want_data(third, 512).unwrap(), [vec![3; 512]]);
     pair.reply(third, 0);
     assert!(!pair.session.is_busy());
+}
+
+/// Such a unit has several at once, those with the attribute ORDERED too; and what is sent behind them never before them.
+#[test]
+fn unit_that_keeps_order_has_each_command_when_it_has_the_one_before() {
+    let mut pair = Pair::new(parameters());
+    pair.session.set_sequential(BTreeMap::from([(0, Sequence::Started)]));
+    pair.write_ordered(1, &[1; 512]);
+    pair.write_ordered(2, &[]);
+    pair.write_ordered(3, &[3; 512]);
+    let first = pair.command().task;
+    assert!(pair.session.poll_event().is_none(), "the front does not have the first yet");
+    assert!(pair.session.want_data(first, 512).is_some());
+    assert!(pair.session.poll_event().is_none(), "the unit does not have the first yet");
+    pair.session.begun(first);
+    let second = pair.command().task;
+    assert_eq!(pair.session.want_data(second, 512), None);
+    let r2t: R2t = pair.one();
+    assert!(pair.session.poll_event().is_none(), "it has overtaken the second");
+    pair.data_out(2, r2t.ttt, 0, 0, &[2; 512], true);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Execute { .. })));
+    pair.session.begun(second);
+    let third = pair.command().task;
+    assert!(pair.session.want_data(third, 512).is_some());
+    pair.session.begun(third);
+    // One that is not sent for a fault of its own holds up nobody.
+    pair.write_ordered(4, &[4; 512]);
+    let fourth = pair.command().task;
+    pair.write_ordered(5, &[5; 512]);
+    assert!(pair.session.poll_event().is_none());
+    pair.reply(fourth, 0);
+    let fifth = pair.command().task;
+    assert!(pair.session.want_data(fifth, 512).is_some());
+    pair.session.begun(fifth);
+    for task in [third, first, second, fifth] {
+        pair.reply(task, 0);
+    }
+    assert!(!pair.session.is_busy());
+}
+
+/// What has failed must not be followed by what was sent behind it, in a session that was promised that.
+#[test]
+fn session_that_stops_at_a_failure_hands_on_one_command_at_a_time() {
+    let mut pair = Pair::new(Parameters { stops_at_failure: true, ..parameters() });
+    pair.session.set_sequential(BTreeMap::from([(0, Sequence::Started)]));
+    pair.write(1, 512, &[1; 512], true);
+    pair.write(2, 512, &[2; 512], true);
+    let first = pair.command().task;
+    assert!(pair.session.want_data(first, 512).is_some());
+    pair.session.begun(first);
+    assert!(pair.session.poll_event().is_none());
+    pair.reply(first, 0);
+    pair.command();
 }
 
 /// RFC 7143, 11.8: bursts of MaxBurstLength, MaxOutstandingR2T at a time, in order of offset; and the
@@ -380,10 +444,28 @@ fn part_of_a_write_that_the_unit_did_not_take_is_the_residual() {
         let task = pair.command().task;
         assert!(pair.session.want_data(task, 512).is_some());
         let (status, data, sense) = (Status::CheckCondition, Pieces::new(), Bytes::new());
+        let residual = Residual::Under(residual);
         pair.session.complete(task, Reply { status, data, sense, residual });
         let response: ScsiResponse = pair.one();
         assert!(response.underflow && !response.overflow);
         assert_eq!(response.residual, told);
+    }
+}
+
+/// RFC 7143, 11.4.5: what a device behind the unit had beyond what was asked of it was not transferred either.
+#[test]
+fn excess_of_a_device_behind_the_unit_is_an_overflow() {
+    for (expected, told) in [(512, Residual::Over(100)), (612, Residual::Under(100))] {
+        let mut pair = Pair::new(parameters());
+        pair.write(1, expected, &vec![7; expected as usize], true);
+        let task = pair.command().task;
+        assert!(pair.session.want_data(task, 512).is_some());
+        let (status, data, sense) = (Status::Good, Pieces::new(), Bytes::new());
+        let residual = Residual::Over(100);
+        pair.session.complete(task, Reply { status, data, sense, residual });
+        let response: ScsiResponse = pair.one();
+        assert_eq!((response.overflow, response.underflow), (told.over() > 0, told.under() > 0));
+        assert_eq!(response.residual, 100);
     }
 }
 
@@ -590,15 +672,6 @@ fn a_damaged_command_fails_and_does_not_stop_the_next() {
 }
 
 proptest! {
-    #[test]
-    fn residuals_add_up(expected: u32, actual: u32) {
-        let Residual { overflow, underflow, count } = Residual::of(expected, actual);
-        prop_assert!(!(overflow && underflow));
-        let (expected, actual, count) = (i64::from(expected), i64::from(actual), i64::from(count));
-        prop_assert_eq!(actual - expected, if underflow { -count } else { count });
-        prop_assert_eq!(overflow || underflow, count != 0);
-    }
-
     #[test]
     fn any_script_is_survived(script in proptest::collection::vec(any::<u8>(), 0..6000)) {
         invariants::any_script(&script);

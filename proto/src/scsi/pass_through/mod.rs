@@ -4,12 +4,14 @@
 //! nor its harm is known. Many clients share the one initiator port by which the device is reached: what the device keeps
 //! for each initiator port (reservations, unit attentions, the prevention of removal) is kept for each client here.
 
+mod direction;
 pub mod identity;
 mod length;
 mod medium_use;
 pub mod opcodes;
 mod table;
 
+pub use direction::Direction;
 pub use length::{Geometry, Transfer};
 pub use medium_use::MediumUse;
 pub use table::{Row, commands};
@@ -199,6 +201,20 @@ pub fn plan(
 #[must_use]
 pub fn reports_attention(block: &Block, class: DeviceClass) -> bool {
     Row::find(block, class).is_ok_and(|row| row.attention() == AttentionHandling::Reports)
+}
+
+/// Whether the device carries such a command out when its turn comes. What becomes of PREVENT ALLOW MEDIUM REMOVAL the wishes
+/// of all clients tell, and what is no command of the device needs no turn.
+#[must_use]
+pub fn has_turn(block: &Block, class: DeviceClass) -> bool {
+    Row::find(block, class).is_ok_and(|row| match row.handling {
+        Handling::Device
+        | Handling::Settings(_)
+        | Handling::Inquiry
+        | Handling::RequestSense
+        | Handling::Opcodes => true,
+        Handling::Target | Handling::Prevent | Handling::Administration => false,
+    })
 }
 
 /// Whether a client with these rights may send a command with these codes to a device of this class.

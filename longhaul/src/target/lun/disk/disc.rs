@@ -14,7 +14,7 @@ use proto::scsi::unit::optical::cue_sheet::{self, behind_pregap};
 use proto::scsi::unit::optical::events::MediaEvent;
 use proto::scsi::unit::optical::{Disc, DiscType};
 use proto::scsi::unit::{MediumOp, Step, UnitOp};
-use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
+use proto::scsi::{Blocks, Cdb, Parsed, Residual, Sense, Status};
 use tokio::sync::Mutex;
 use volume::{Durability, Space, Span, Volume};
 
@@ -100,7 +100,12 @@ impl Core {
             None => Err(INTERNAL.into()),
         };
         match outcome {
-            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 },
+            Ok(data) => Response {
+                status: Status::Good,
+                data,
+                sense: Bytes::new(),
+                residual: Residual::None,
+            },
             Err(fault) => fault.response(self.sense_format()),
         }
     }

@@ -14,7 +14,7 @@ use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Step, UnitOp};
-use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
+use proto::scsi::{Blocks, Cdb, Parsed, Residual, Sense, Status};
 use tracing::field::display;
 use tracing::{debug, warn};
 use volume::{Blame, Durability, Span, Work};
@@ -43,7 +43,12 @@ impl Core {
             return Box::pin(self.run_on_drive(nexus, command, abort)).await;
         }
         match self.outcome(nexus, command, &abort).await {
-            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 },
+            Ok(data) => Response {
+                status: Status::Good,
+                data,
+                sense: Bytes::new(),
+                residual: Residual::None,
+            },
             Err(fault) => fault.response(self.sense_format()),
         }
     }

@@ -4,6 +4,8 @@
 //! client: reservations, unit attentions, and who prevents the removal of the medium.
 
 mod clients;
+mod prevention;
+mod sending;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,15 +14,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use clients::Clients;
 use proto::scsi::attention::AttentionHandling::Reports;
-use proto::scsi::cdb::{Block, MinimumAccess};
+use proto::scsi::cdb::MinimumAccess;
 use proto::scsi::inquiry::page;
 use proto::scsi::pass_through::{
     self, DeviceClass, Geometry, Handling, Plan, Rights, Transfer, identity, opcodes, permits,
 };
 use proto::scsi::reservation::Class;
-use proto::scsi::sense::{Additional, Format, Key};
+use proto::scsi::sense::{Additional, Format};
 use proto::scsi::unit::{Step, truncate};
-use proto::scsi::{Parsed, Sense, Status};
+use proto::scsi::{Parsed, Residual, Sense, Sequence, Status};
+use sending::Caller;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
@@ -29,10 +32,7 @@ use super::super::fault::{Fault, INTERNAL};
 use super::super::{Command, Nexus, Response, data};
 use super::execute::check_data_out;
 use super::{Core, PassedThrough};
-use crate::log_limiter::Permit;
-use crate::scsi_device::{
-    DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, ScsiDevice, block_length,
-};
+use crate::scsi_device::{DeviceData, DeviceRequest, Order, Place, ScsiDevice, block_length};
 
 /// A device that is passed through, and what is known of it.
 pub(super) struct PassThroughDevice {
@@ -46,8 +46,6 @@ pub(super) struct PassThroughDevice {
     /// Held while the device is asked for it.
     asking: Mutex<()>,
     clients: Clients,
-    /// Held by the command that the device has: what it tells is known before the next one is sent.
-    turn: Mutex<()>,
     /// Whether the device has been told to keep its medium in.
     is_locked: AtomicBool,
     /// Held while it is told that.
@@ -58,29 +56,17 @@ pub(super) struct PassThroughDevice {
     was_reset: AtomicBool,
 }
 
-/// The additional sense code of any reset.
-const RESET_CODE: u8 = Additional::POWER_ON_OR_RESET.code;
-
-/// That of another medium.
-const MEDIUM_CODE: u8 = Additional::MEDIUM_MAY_HAVE_CHANGED.code;
-
 /// For as long a command waits for the length of blocks: the device may be busy for hours with that of another client.
 const GEOMETRY_WAIT: Duration = Duration::from_secs(10);
 
 /// The room for a list of all operation codes: there are devices that refuse more than 16 bits can say.
 const OPCODES_ROOM: u32 = 0xFFFF;
 
-/// Whose command it is; none if it is ours.
-#[derive(Clone, Copy)]
-struct Caller {
-    nexus: Option<Nexus>,
-    /// Whether what else has happened is told in place of it.
-    is_told: bool,
-}
-
-impl Caller {
-    /// This target asks, for no client.
-    const OURS: Self = Self { nexus: None, is_told: false };
+/// A command of a client that waits for its turn, and what is to be done with it.
+struct Queued {
+    nexus: Nexus,
+    place: Place,
+    plan: Plan,
 }
 
 impl PassThroughDevice {
@@ -93,11 +79,19 @@ impl PassThroughDevice {
             maintenance,
             asking: Mutex::default(),
             clients: Clients::default(),
-            turn: Mutex::default(),
             is_locked: AtomicBool::new(false),
             locking: Mutex::default(),
             resets: watch::Sender::new(0),
             was_reset: AtomicBool::new(false),
+        }
+    }
+
+    /// How commands of a client follow one another.
+    pub(super) fn sequence(&self) -> Option<Sequence> {
+        match (self.class, self.device.order()) {
+            (DeviceClass::Tape | DeviceClass::Optical, Order::Kept) => Some(Sequence::Started),
+            (DeviceClass::Tape, _) => Some(Sequence::Ended),
+            _ => None,
         }
     }
 
@@ -160,40 +154,54 @@ impl Core {
         if self.state.retired.load(Ordering::Acquire) {
             return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
         }
+        let parsed = &command.parsed;
+        // Before anything is waited for: commands have their turn as they came.
+        let place = pass_through::has_turn(&parsed.block, passed.class)
+            .then(|| passed.device.turns().enter());
         // One that is not ready does not tell: it is asked behind each command, and not before as well.
         if passed.block_length.load(Ordering::Acquire) != 0 {
             self.follow_geometry(passed, abort).await?;
         }
-        let parsed = &command.parsed;
         let planned = self.plan_for_device(passed, parsed);
         if let Ok(plan) = &planned {
             // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
             self.state.reserved.check(nexus, plan.class)?;
         }
         let is_told = planned.as_ref().map_or(true, |plan| plan.attention == Reports);
-        self.check_attention(Caller { nexus: Some(nexus), is_told })?;
-        if is_told && let Some(sense) = passed.clients.take_deferred(nexus) {
-            let data = Vec::new();
-            return Ok(Response { status: Status::CheckCondition, data, sense, residual: 0 });
+        if let Some(told) = self.told_first(passed, Caller { nexus: Some(nexus), is_told })? {
+            return Ok(told);
         }
         let plan = planned?;
         self.check_tape_motion(passed, &plan)?;
-        match plan.handling {
-            Handling::Target | Handling::Administration => {
-                return self.answer_itself(nexus, command, abort).await;
-            }
-            Handling::Inquiry => return self.inquire(passed, nexus, &command, plan, abort).await,
-            _ => {}
+        if matches!(plan.handling, Handling::Target | Handling::Administration) {
+            return self.answer_itself(nexus, command, abort).await;
         }
-        self.unit.ports().own().access.check(MinimumAccess::Active)?;
-        match plan.handling {
-            Handling::RequestSense => {
-                self.sense_of_device(passed, nexus, command, plan, abort).await
-            }
-            Handling::Prevent => self.prevent_on_device(passed, nexus, parsed.block, abort).await,
-            Handling::Opcodes => self.opcodes_of_device(passed, nexus, command, plan, abort).await,
+        let Some(place) = place else {
+            self.unit.ports().own().access.check(MinimumAccess::Active)?;
+            return self.prevent_on_device(passed, nexus, parsed.block, abort).await;
+        };
+        let queued = Queued { nexus, place, plan };
+        if plan.handling != Handling::Inquiry {
+            self.unit.ports().own().access.check(MinimumAccess::Active)?;
+        }
+        self.in_turn(passed, queued, command, abort).await
+    }
+
+    /// What the device carries out when the turn of the command comes.
+    async fn in_turn(
+        self: &Arc<Self>,
+        passed: &Arc<PassThroughDevice>,
+        queued: Queued,
+        command: Command,
+        abort: &Abort,
+    ) -> Result<Response, Fault> {
+        let nexus = queued.nexus;
+        match queued.plan.handling {
+            Handling::Inquiry => self.inquire(passed, queued, &command, abort).await,
+            Handling::RequestSense => self.sense_of_device(passed, queued, command, abort).await,
+            Handling::Opcodes => self.opcodes_of_device(passed, queued, command, abort).await,
             Handling::Settings(condition) => {
-                let response = self.forward(passed, nexus, command, plan, abort).await?;
+                let response = self.forward(passed, queued, command, abort).await?;
                 if response.status == Status::Good {
                     // The device has told other initiator ports, and all clients share one.
                     self.attend(|attentions| attentions.establish(condition, Some(nexus)));
@@ -202,16 +210,7 @@ impl Core {
                 }
                 Ok(response)
             }
-            _ => self.forward(passed, nexus, command, plan, abort).await,
-        }
-    }
-
-    /// A unit attention of the caller comes first.
-    fn check_attention(&self, Caller { nexus, is_told }: Caller) -> Result<(), Fault> {
-        let nexus = nexus.filter(|_| is_told);
-        match nexus.and_then(|nexus| self.attend(|attentions| attentions.take(nexus))) {
-            Some(attention) => Err(attention.into()),
-            None => Ok(()),
+            _ => self.forward(passed, queued, command, abort).await,
         }
     }
 
@@ -239,7 +238,12 @@ impl Core {
             Step::Reply(data) => Ok(good(data)),
             Step::Unit(op) => {
                 let data = self.manage(nexus, op, command.data, needed, abort).await?;
-                Ok(Response { status: Status::Good, data, sense: Bytes::new(), residual: 0 })
+                Ok(Response {
+                    status: Status::Good,
+                    data,
+                    sense: Bytes::new(),
+                    residual: Residual::None,
+                })
             }
             _ => Err(INTERNAL.into()),
         }
@@ -249,113 +253,17 @@ impl Core {
     async fn forward(
         self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
-        nexus: Nexus,
+        Queued { nexus, place, plan }: Queued,
         command: Command,
-        plan: Plan,
         abort: &Abort,
     ) -> Result<Response, Fault> {
         let data = outgoing(plan.transfer, command.data, command.announced)?;
         let block = command.parsed.block;
         let request = DeviceRequest { block, data, timeout: plan.timeout };
         let caller = Caller { nexus: Some(nexus), is_told: plan.attention == Reports };
-        let answer = self.send(passed, caller, request, abort).await?;
+        let answer = self.send(passed, (caller, place), request, abort).await?;
         self.follow_geometry(passed, abort).await?;
         Ok(answer)
-    }
-
-    /// Sends one command. After a reset of ours the device tells of it, in place of carrying a command out: that is swallowed.
-    async fn send(
-        self: &Arc<Self>,
-        passed: &Arc<PassThroughDevice>,
-        caller: Caller,
-        request: DeviceRequest,
-        abort: &Abort,
-    ) -> Result<Response, Fault> {
-        loop {
-            let mut resets = passed.resets.subscribe();
-            if *resets.borrow_and_update() > 0 {
-                // The sender is ours: it is there as long as this.
-                let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
-            }
-            let _turn = abort.unless(passed.turn.lock()).await?;
-            self.check_attention(caller)?;
-            if let Some(nexus) = caller.nexus {
-                self.state.unaware.check(nexus, passed.class, request.block[0])?;
-            }
-            let executed = abort.unless(passed.device.execute(request.clone())).await?;
-            if executed == Err(DeviceFailure::Unheard) {
-                for sense in passed.device.take_unheard() {
-                    self.note_sense(passed, Caller::OURS, &sense);
-                }
-                continue;
-            }
-            let DeviceAnswer { status, data, sense, residual } =
-                executed.map_err(|why| self.device_failed(passed, caller, why))?;
-            if self.note_sense(passed, caller, &sense) {
-                continue;
-            }
-            let data = if data.is_empty() { Vec::new() } else { vec![data] };
-            return Ok(Response { status, data, sense, residual });
-        }
-    }
-
-    /// Notes what the device tells beside the answer to a command; whether it has told of a reset of ours in place of that.
-    fn note_sense(
-        self: &Arc<Self>,
-        passed: &PassThroughDevice,
-        caller: Caller,
-        sense: &Bytes,
-    ) -> bool {
-        let told = Sense::parse(sense);
-        if told.as_ref().is_some_and(|told| told.deferred) {
-            // Of which command it is the device knows, and we do not.
-            passed.clients.defer(sense, caller.nexus);
-        }
-        match told.filter(|told| told.key == Key::UnitAttention) {
-            Some(told) => {
-                passed.is_stale.store(true, Ordering::Release);
-                self.note_attention(passed, caller, told.additional)
-            }
-            None => {
-                // Not every device, nor every driver, tells of a reset.
-                passed.was_reset.store(false, Ordering::Release);
-                false
-            }
-        }
-    }
-
-    /// Tells the other clients of a unit attention of the device, unless it is of a reset of ours; whether it is.
-    fn note_attention(
-        self: &Arc<Self>,
-        passed: &PassThroughDevice,
-        caller: Caller,
-        additional: Additional,
-    ) -> bool {
-        if [RESET_CODE, MEDIUM_CODE].contains(&additional.code) {
-            self.all_must_look(passed);
-        }
-        if additional.code == RESET_CODE {
-            if passed.was_reset.swap(false, Ordering::AcqRel) {
-                return true;
-            }
-            self.forget_lock(passed, caller);
-        }
-        self.attend(|attentions| attentions.establish(additional, caller.nexus));
-        false
-    }
-
-    /// No client knows what is in the drive, nor where the head of that is.
-    fn all_must_look(&self, passed: &PassThroughDevice) {
-        passed.clients.each(|nexus| self.state.unaware.add(nexus));
-    }
-
-    /// SPC-4, 6.14: nothing prevents the removal of the medium after a reset, though clients may still want that.
-    fn forget_lock(self: &Arc<Self>, passed: &PassThroughDevice, caller: Caller) {
-        passed.is_locked.store(false, Ordering::Release);
-        // Who tells the device of it does so again by himself, and not for ever.
-        if caller.nexus.is_some() {
-            self.follow_prevention();
-        }
     }
 
     /// Finds out how long blocks are, if that may have changed.
@@ -378,7 +286,6 @@ impl Core {
         if !passed.is_stale.swap(false, Ordering::AcqRel) {
             return;
         }
-        let _turn = passed.turn.lock().await;
         let mut told = |sense: Sense| {
             self.note_sense(passed, Caller::OURS, &sense.emit(Format::Fixed).into());
         };
@@ -391,52 +298,12 @@ impl Core {
         self.follow_prevention();
     }
 
-    /// What a client is told when the device has not ended its command.
-    fn device_failed(
-        self: &Arc<Self>,
-        passed: &PassThroughDevice,
-        caller: Caller,
-        why: DeviceFailure,
-    ) -> Fault {
-        if let Some((Permit { suppressed }, _)) = self.state.log_limiter.permit() {
-            let (target, lun) = (&self.state.target, self.state.lun);
-            tracing::warn!(target, lun, suppressed, "pass-through: {why}");
-        }
-        let may_be_reset = matches!(why, DeviceFailure::TimedOut | DeviceFailure::Lost);
-        if may_be_reset {
-            self.all_must_look(passed);
-            passed.is_stale.store(true, Ordering::Release);
-        }
-        if may_be_reset && !passed.device.tells_of_losses() {
-            // The system may have reset the device meanwhile, and heard alone that it did.
-            self.forget_lock(passed, caller);
-            let reset = Additional::POWER_ON_OR_RESET;
-            self.attend(|attentions| attentions.establish(reset, caller.nexus));
-        }
-        let sense = |key, additional| Fault::Check(Sense::new(key, additional));
-        match why {
-            DeviceFailure::Gone => sense(Key::NotReady, Additional::NO_RESPONSE_TO_SELECTION),
-            DeviceFailure::Replaced => {
-                sense(Key::NotReady, Additional::MANUAL_INTERVENTION_REQUIRED)
-            }
-            DeviceFailure::TimedOut => sense(Key::AbortedCommand, Additional::COMMAND_TIMEOUT),
-            DeviceFailure::Busy | DeviceFailure::Unheard => Fault::Status(Status::Busy),
-            // What it did to the device is not known: the client has to look.
-            DeviceFailure::Lost => sense(Key::AbortedCommand, Additional::COMMUNICATION_FAILURE),
-            DeviceFailure::Refused => {
-                sense(Key::IllegalRequest, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)
-            }
-            DeviceFailure::Broken => sense(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
-        }
-    }
-
     /// INQUIRY: the device as it is, but the unit is this target's.
     async fn inquire(
         self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
-        nexus: Nexus,
+        queued: Queued,
         command: &Command,
-        plan: Plan,
         abort: &Abort,
     ) -> Result<Response, Fault> {
         let parsed = &command.parsed;
@@ -456,9 +323,9 @@ impl Core {
             return Ok(good(data));
         }
         if is_vital && code == page::SUPPORTED {
-            return self.pages_of_device(passed, nexus, room, abort).await;
+            return self.pages_of_device(passed, queued, room, abort).await;
         }
-        let mut response = self.forward(passed, nexus, command.clone(), plan, abort).await?;
+        let mut response = self.forward(passed, queued, command.clone(), abort).await?;
         if response.status != Status::Good {
             return Ok(response);
         }
@@ -479,7 +346,7 @@ impl Core {
     async fn pages_of_device(
         self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
-        nexus: Nexus,
+        Queued { nexus, place, .. }: Queued,
         room: u32,
         abort: &Abort,
     ) -> Result<Response, Fault> {
@@ -488,7 +355,7 @@ impl Core {
         let timeout = pass_through::Pace::Query.timeout(passed.class);
         let request = DeviceRequest { block, data: DeviceData::In(0xFF), timeout };
         let caller = Caller { nexus: Some(nexus), is_told: false };
-        let answer = self.send(passed, caller, request, abort).await?;
+        let answer = self.send(passed, (caller, place), request, abort).await?;
         let listed = match answer.status {
             Status::Good => answer.data.concat(),
             _ => Vec::new(),
@@ -500,11 +367,11 @@ impl Core {
     async fn sense_of_device(
         self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
-        nexus: Nexus,
+        queued: Queued,
         command: Command,
-        plan: Plan,
         abort: &Abort,
     ) -> Result<Response, Fault> {
+        let nexus = queued.nexus;
         let [_, flags, _, _, room, ..] = command.parsed.block;
         match self.attend(|attentions| attentions.take(nexus)) {
             Some(attention) => {
@@ -512,7 +379,7 @@ impl Core {
                 Ok(good(truncate(attention.emit(format), room.into())))
             }
             None => {
-                let response = self.forward(passed, nexus, command, plan, abort).await?;
+                let response = self.forward(passed, queued, command, abort).await?;
                 // What the device tells here it tells nobody else.
                 let caller = Caller { nexus: Some(nexus), is_told: false };
                 self.note_sense(passed, caller, &response.data.concat().into());
@@ -525,9 +392,8 @@ impl Core {
     async fn opcodes_of_device(
         self: &Arc<Self>,
         passed: &Arc<PassThroughDevice>,
-        nexus: Nexus,
+        mut queued: Queued,
         mut command: Command,
-        plan: Plan,
         abort: &Abort,
     ) -> Result<Response, Fault> {
         let rights = self.passed_rights(passed);
@@ -538,85 +404,17 @@ impl Core {
             if !permitted(opcode, action) {
                 return Ok(good(truncate(opcodes::NOT_SUPPORTED.to_vec(), room)));
             }
-            return self.forward(passed, nexus, command, plan, abort).await;
+            return self.forward(passed, queued, command, abort).await;
         }
         // What is cut off could not be told from what is refused.
         command.parsed.block[6..10].copy_from_slice(&OPCODES_ROOM.to_be_bytes());
-        let plan = Plan { transfer: Transfer::In(OPCODES_ROOM), ..plan };
-        let mut response = self.forward(passed, nexus, command, plan, abort).await?;
+        queued.plan.transfer = Transfer::In(OPCODES_ROOM);
+        let mut response = self.forward(passed, queued, command, abort).await?;
         if response.status == Status::Good {
             let list = opcodes::permitted(&response.data.concat(), permitted);
             response.data = vec![truncate(list, room).into()];
         }
         Ok(response)
-    }
-
-    /// PREVENT ALLOW MEDIUM REMOVAL: the device keeps its medium in as long as any client wants that.
-    async fn prevent_on_device(
-        self: &Arc<Self>,
-        passed: &Arc<PassThroughDevice>,
-        nexus: Nexus,
-        block: Block,
-        abort: &Abort,
-    ) -> Result<Response, Fault> {
-        let prevents = block[4] & 0x03 != 0;
-        self.prevent(nexus, prevents);
-        let (core, device) = (Arc::clone(self), Arc::clone(passed));
-        // The device may be busy for hours. What it is told then is noted also if nobody waits for it any more.
-        let telling = tokio::spawn(async move { core.tell_of_prevention(&device).await });
-        match abort.unless(telling).await?.map_err(|_| INTERNAL)?? {
-            Some(refused) => {
-                // It has not come true, and the client may try again.
-                if prevents {
-                    self.prevent(nexus, false);
-                }
-                Ok(refused)
-            }
-            None => Ok(good(Vec::new())),
-        }
-    }
-
-    /// Has the device prevent the removal of its medium or not, as its clients want it; an answer if it refuses.
-    async fn tell_of_prevention(
-        self: &Arc<Self>,
-        passed: &Arc<PassThroughDevice>,
-    ) -> Result<Option<Response>, Fault> {
-        let _locking = passed.locking.lock().await;
-        let wanted = !self.state.preventing.all().is_empty();
-        if passed.is_locked.load(Ordering::Acquire) == wanted {
-            return Ok(None);
-        }
-        let mut block = [0; 16];
-        [block[0], block[4]] = [0x1E, wanted.into()];
-        let timeout = pass_through::Pace::Query.timeout(passed.class);
-        let request = DeviceRequest { block, data: DeviceData::None, timeout };
-        let answer = self.send(passed, Caller::OURS, request, &Abort::never()).await?;
-        if answer.status != Status::Good {
-            return Ok(Some(answer));
-        }
-        passed.is_locked.store(wanted, Ordering::Release);
-        Ok(None)
-    }
-
-    /// Tells the device, where a client that is gone was the last that kept the medium in.
-    pub(super) fn follow_prevention(self: &Arc<Self>) {
-        let Some(passed) = self.state.passed.clone() else { return };
-        let wanted = !self.state.preventing.all().is_empty();
-        if passed.is_locked.load(Ordering::Acquire) == wanted {
-            return;
-        }
-        let core = Arc::clone(self);
-        tokio::spawn(async move {
-            // A unit attention comes in place of the first.
-            for _ in 0..2 {
-                if let Ok(None) = core.tell_of_prevention(&passed).await {
-                    return;
-                }
-            }
-            tracing::warn!(
-                "pass-through: the device does not keep its medium in, or let it go, as its clients want it"
-            );
-        });
     }
 
     /// A client comes, or goes.
@@ -666,7 +464,12 @@ fn outgoing(transfer: Transfer, came: Vec<Bytes>, announced: u32) -> Result<Devi
 }
 
 fn good(data: Vec<u8>) -> Response {
-    Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new(), residual: 0 }
+    Response {
+        status: Status::Good,
+        data: vec![data.into()],
+        sense: Bytes::new(),
+        residual: Residual::None,
+    }
 }
 
 #[cfg(test)]

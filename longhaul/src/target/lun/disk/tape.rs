@@ -10,7 +10,7 @@ use proto::scsi::cdb::{Destination, PositionForm, SpaceCode};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::tape::{self, Position, TapeOp, Transfer};
 use proto::scsi::unit::truncate;
-use proto::scsi::{DeviceType, Sense, Status};
+use proto::scsi::{DeviceType, Residual, Sense, Status};
 use tokio::task::yield_now;
 use tracing::warn;
 use volume::tape::{Moved, OpenError, Place, Read, Tape, TapeError};
@@ -107,7 +107,7 @@ impl TapeOutcome {
             Some(sense) => (Status::CheckCondition, sense.emit(core.sense_format()).into()),
             None => (Status::Good, Bytes::new()),
         };
-        Response { status, data, sense, residual: 0 }
+        Response { status, data, sense, residual: Residual::None }
     }
 }
 

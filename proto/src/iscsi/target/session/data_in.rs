@@ -7,11 +7,10 @@ use crate::iscsi::header::{
     DataIn, NO_TAG, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
 };
 use crate::iscsi::pdu::Pieces;
-use crate::iscsi::target::residual::Residual;
 use crate::iscsi::target::task::{State, Task, TaskId};
 use crate::iscsi::target::{Ending, Reply};
 use crate::scsi::cdb::{Block, Kind, traits_of};
-use crate::scsi::{DeviceType, Status, lun};
+use crate::scsi::{DeviceType, Residual, Status, lun};
 
 impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
@@ -74,10 +73,10 @@ impl Session {
         // A transfer against the announced direction moved nothing.
         let moved = match (task.read, task.write) {
             (true, _) => offered,
-            (false, true) => task.inbound.asked().saturating_sub(reply.residual),
+            (false, true) => task.inbound.asked().saturating_sub(reply.residual.under()),
             (false, false) => actual,
         };
-        let residual = Residual::of(expected, moved);
+        let residual = reply.residual.behind(expected, moved);
         // Nothing beyond the expected length is ever returned (RFC 7143, 11.4.5.1).
         reply.data.truncate(if task.read { expected as usize } else { 0 });
         let collapse = reply.sense.is_empty() && !reply.data.is_empty();
@@ -113,8 +112,8 @@ impl Session {
             let (code, residual) = status.unwrap_or_default();
             let header = DataIn {
                 is_final,
-                overflow: residual.overflow,
-                underflow: residual.underflow,
+                overflow: residual.over() > 0,
+                underflow: residual.under() > 0,
                 has_status: status.is_some(),
                 status: code,
                 itt: task.itt,
@@ -124,7 +123,7 @@ impl Session {
                 max_cmd_sn,
                 data_sn,
                 buffer_offset: offset,
-                residual: residual.count,
+                residual: residual.over().max(residual.under()),
                 ..DataIn::default()
             };
             connection.outbox.push_from(header, data, len as usize);
@@ -137,8 +136,8 @@ impl Session {
     fn send_response(&mut self, task: &Task, reply: &Reply, residual: Residual, data_sn: u32) {
         let sense = sense_segment(&reply.sense);
         self.send_status(task.cid, sense, |numbers| ScsiResponse {
-            overflow: residual.overflow,
-            underflow: residual.underflow,
+            overflow: residual.over() > 0,
+            underflow: residual.under() > 0,
             response: ResponseCode::COMPLETED,
             status: reply.status as u8,
             itt: task.itt,
@@ -147,7 +146,7 @@ impl Session {
             max_cmd_sn: numbers.max_cmd_sn,
             // RFC 7143, 11.4.8: Data-In PDUs only. RFC 3720 had R2Ts counted as well.
             exp_data_sn: data_sn,
-            residual: residual.count,
+            residual: residual.over().max(residual.under()),
             ..ScsiResponse::default()
         });
     }

@@ -9,7 +9,7 @@ use crate::iscsi::target::inbound::Fault;
 use crate::iscsi::target::solicited_quota::Wanted;
 use crate::iscsi::target::task::{State, Task, TaskId};
 use crate::iscsi::target::{Event, Reply};
-use crate::scsi::lun;
+use crate::scsi::{Residual, lun};
 
 impl Session {
     /// How many bytes of solicited data are on their way or in commands that run.
@@ -56,6 +56,13 @@ impl Session {
             self.grant();
         }
         None
+    }
+
+    /// The front has handed a command to its unit. It is offered those behind it only then, where the unit keeps their order.
+    pub fn begun(&mut self, id: TaskId) {
+        if self.order.begun(id) {
+            self.offer_next();
+        }
     }
 
     pub(super) fn on_data_out(&mut self, cid: u16, header: &DataOut, pdu: Pdu) {
@@ -171,7 +178,7 @@ impl Session {
 
     fn answer_fault(&mut self, id: TaskId, fault: Fault) {
         let (status, sense) = fault.outcome();
-        self.complete(id, Reply { status, data: Pieces::new(), sense, residual: 0 });
+        self.complete(id, Reply { status, data: Pieces::new(), sense, residual: Residual::None });
     }
 
     /// Gives the tasks that wait their part of the allowance, first come first served.

@@ -302,8 +302,10 @@ fn answer_that_is_cut_leaves_its_buffer() {
     let (buffer, watch) = watched();
     let mut data = Pieces::new();
     data.push(buffer);
-    pair.session
-        .complete(task, Reply { status: Status::Good, data, sense: Bytes::new(), residual: 0 });
+    pair.session.complete(
+        task,
+        Reply { status: Status::Good, data, sense: Bytes::new(), residual: Residual::None },
+    );
     assert!(pair.session.unsent() > 1028, "it is answered");
     assert!(watch.upgrade().is_none(), "1 MiB is kept for {} bytes", pair.session.unsent());
 }

@@ -88,7 +88,8 @@ impl ThreeConnections {
 
     fn reply(&mut self, task: TaskId) {
         let (data, sense) = (Pieces::new(), Bytes::new());
-        self.session.complete(task, Reply { status: Status::Good, data, sense, residual: 0 });
+        self.session
+            .complete(task, Reply { status: Status::Good, data, sense, residual: Residual::None });
     }
 
     fn expect_abort(&mut self, task: TaskId) {

@@ -120,7 +120,7 @@ fn two_groups(pair: &mut Pair) -> TaskId {
 fn fail(pair: &mut Pair, task: TaskId) {
     let (status, data, sense) =
         (Status::CheckCondition, Pieces::new(), Bytes::from_static(&[0x70]));
-    pair.session.complete(task, Reply { status, data, sense, residual: 0 });
+    pair.session.complete(task, Reply { status, data, sense, residual: Residual::None });
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn reads_of_a_session_that_stops_have_no_place_in_the_order() {
 #[test]
 fn read_of_a_sequential_unit_has_a_place_in_every_session() {
     let mut pair = stopping();
-    pair.session.set_sequential(BTreeSet::from([0]));
+    pair.session.set_sequential(BTreeMap::from([(0, Sequence::Ended)]));
     read_16(&mut pair, 1, TaskAttribute::SIMPLE);
     let first = pair.command().task;
     pair.session.want_data(first, 0);

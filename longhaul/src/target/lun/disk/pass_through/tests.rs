@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use proto::scsi::DeviceType;
 use proto::scsi::inquiry::page;
+use proto::scsi::sense::Key;
 use tokio::sync::Notify;
 use volume::store::memory::Memory;
 
@@ -13,12 +14,14 @@ use super::super::super::test_initiator::TestInitiator;
 use super::super::tests::{ME, OTHER, block, good, sense};
 use super::super::{Disk, Options};
 use super::*;
-use crate::scsi_device::{Connection, Pending};
+use crate::scsi_device::{Connection, DeviceAnswer, DeviceFailure, Ended, Pending, Turn, Turns};
 
 /// A device that does what it is told, and notes what it was asked for.
 struct Fake {
     peripheral: u8,
     block_length: u32,
+    order: Order,
+    turns: Turns,
     asked: Locked<Vec<DeviceRequest>>,
     answers: Locked<VecDeque<Result<DeviceAnswer, DeviceFailure>>>,
     unheard: Locked<Vec<Bytes>>,
@@ -34,6 +37,8 @@ impl Fake {
         Self {
             peripheral,
             block_length,
+            order: Order::Single,
+            turns: Turns::default(),
             asked,
             answers,
             unheard: Locked::default(),
@@ -71,13 +76,24 @@ impl ScsiDevice for Fake {
         None
     }
 
-    fn execute(&self, request: DeviceRequest) -> Pending<Result<DeviceAnswer, DeviceFailure>> {
+    fn order(&self) -> Order {
+        self.order
+    }
+
+    fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    fn execute(&self, turn: Turn, request: DeviceRequest) -> Pending<Ended> {
         self.asked.lock().unwrap().push(request);
         let answer = self.answers.lock().unwrap().pop_front().unwrap_or_else(|| Ok(done(&[])));
         let held = self.held.clone();
         Box::pin(async move {
             if let Some(held) = held {
                 held.notified().await;
+            }
+            if !matches!(&answer, Ok(answer) if answer.status == Status::Good) {
+                turn.halt();
             }
             answer
         })
@@ -106,13 +122,18 @@ fn done(data: &[u8]) -> DeviceAnswer {
         status: Status::Good,
         data: Bytes::copy_from_slice(data),
         sense: Bytes::new(),
-        residual: 0,
+        residual: Residual::None,
     }
 }
 
 fn failed(sense: Sense) -> DeviceAnswer {
     let sense = sense.emit(Format::Fixed).into();
-    DeviceAnswer { status: Status::CheckCondition, data: Bytes::new(), sense, residual: 0 }
+    DeviceAnswer {
+        status: Status::CheckCondition,
+        data: Bytes::new(),
+        sense,
+        residual: Residual::None,
+    }
 }
 
 const TAPE: u8 = 0x01;
@@ -318,7 +339,7 @@ async fn sense_that_comes_in_another_way_is_heard_by_all_clients() {
     // To a command that was aborted.
     let (fake, drive) = tape().await;
     fake.unheard.lock().unwrap().push(as_data);
-    fake.will(Err(DeviceFailure::Unheard));
+    fake.will(Err(DeviceFailure::NotBegun));
     for nexus in [ME, OTHER] {
         assert_eq!(sense(&run(&drive, nexus, &mark, &[]).await), news);
     }
@@ -393,10 +414,14 @@ async fn commands_that_were_sent_before_the_loss_do_not_move_the_tape() {
 async fn residual_of_what_was_sent_is_the_device_s() {
     let (fake, tape) = tape().await;
     let near_end = Sense::new(Key::NoSense, Additional::NONE);
-    fake.will(Ok(DeviceAnswer { residual: 512, ..failed(near_end) }));
+    fake.will(Ok(DeviceAnswer { residual: Residual::Under(512), ..failed(near_end) }));
     let written = run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await;
-    assert_eq!((written.status, written.residual), (Status::CheckCondition, 512));
-    assert_eq!(run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await.residual, 0);
+    assert_eq!((written.status, written.residual), (Status::CheckCondition, Residual::Under(512)));
+    assert_eq!(run(&tape, ME, &[0x0A, 1, 0, 0, 2, 0], &[7; 1024]).await.residual, Residual::None);
+    // It had more than the command asked for.
+    fake.will(Ok(DeviceAnswer { residual: Residual::Over(9), ..done(&[1; 4]) }));
+    let read = run(&tape, ME, &[0x08, 0, 0, 0, 4, 0], &[]).await;
+    assert_eq!(read.residual, Residual::Over(9));
 }
 
 #[tokio::test]
@@ -642,4 +667,107 @@ async fn disk_that_was_not_ready_is_asked_how_long_its_blocks_are() {
     fake.taken();
     good(run(&disk, ME, &read, &[]).await);
     assert_eq!(fake.taken(), [(0x28, DeviceData::In(4096))]);
+}
+
+/// A tape drive that has several commands at a time, and ends each when it is told to.
+async fn tape_of_another_server() -> (Arc<Fake>, Disk) {
+    let held = Some(Arc::default());
+    let fake = Fake { order: Order::Kept, tells_of_losses: true, held, ..Fake::of(TAPE, 512) };
+    let parts = unit(fake, false).await;
+    assert_eq!(parts.1.sequence(), Some(Sequence::Started));
+    parts
+}
+
+const WRITE: [u8; 6] = [0x0A, 1, 0, 0, 1, 0];
+
+/// The operation codes that have come to the device since it was looked at last.
+fn codes(fake: &Fake) -> Vec<u8> {
+    fake.taken().into_iter().map(|(code, _)| code).collect()
+}
+
+/// Whether each of these has ended.
+fn ended(answers: &mut [super::super::super::Answer]) -> Vec<bool> {
+    answers.iter_mut().map(|answer| answer.now_or_never().is_some()).collect()
+}
+
+#[tokio::test]
+async fn writes_of_one_client_are_under_way_together_and_nothing_passes_them() {
+    let (fake, tape) = tape_of_another_server().await;
+    let mut writes = [(); 3].map(|()| start(&tape, ME, &WRITE, &[7; 512]));
+    let mut other = [start(&tape, OTHER, &WRITE, &[7; 512])];
+    let mut behind = [start(&tape, ME, &WRITE, &[7; 512])];
+    assert_eq!(ended(&mut writes), [false; 3]);
+    assert_eq!((ended(&mut other), ended(&mut behind)), (vec![false], vec![false]));
+    assert_eq!(codes(&fake), [0x0A; 3]);
+    let held = fake.held.clone().unwrap();
+    held.notify_waiters();
+    assert_eq!(ended(&mut writes), [true; 3]);
+    assert_eq!(ended(&mut behind), [false]);
+    assert_eq!(codes(&fake), [0u8; 0], "it has passed that of the other");
+    assert_eq!(ended(&mut other), [false]);
+    assert_eq!(codes(&fake), [0x0A]);
+    held.notify_waiters();
+    let [other] = other;
+    good(other.await);
+    assert_eq!(ended(&mut behind), [false]);
+    assert_eq!(codes(&fake), [0x0A]);
+}
+
+/// The unit of another server refuses what it had behind the first; a probe of ours must not take that back, and what we
+/// have not sent we refuse.
+#[tokio::test]
+async fn medium_that_is_exchanged_under_several_writes_ends_them_all() {
+    let (fake, tape) = tape_of_another_server().await;
+    let held = fake.held.clone().unwrap();
+    let news = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+    let lost_head = Sense::new(Key::AbortedCommand, Additional::SEQUENTIAL_POSITIONING_ERROR);
+    fake.will(Ok(failed(news)));
+    fake.will(Ok(failed(lost_head)));
+    let mut first = start(&tape, ME, &WRITE, &[7; 512]);
+    let mut second = start(&tape, ME, &WRITE, &[7; 512]);
+    assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+    let mut look = start(&tape, OTHER, &READY, &[]);
+    let mut behind = start(&tape, ME, &WRITE, &[7; 512]);
+    assert!((&mut look).now_or_never().is_none() && (&mut behind).now_or_never().is_none());
+    assert_eq!(codes(&fake), [0x0A; 2]);
+    held.notify_waiters();
+    assert!((&mut first).now_or_never().is_none(), "the device is asked for its blocks first");
+    settle().await;
+    assert_eq!(codes(&fake), [0u8; 0], "the second has not ended");
+    assert_eq!(sense(&finished(&held, second).await), lost_head);
+    settle().await;
+    // MODE SENSE.
+    assert_eq!(codes(&fake), [0x1A]);
+    for (answer, told) in [(first, news), (look, news), (behind, lost_head)] {
+        assert_eq!(sense(&finished(&held, answer).await), told);
+    }
+    assert!(codes(&fake).iter().all(|code| *code == 0x1A), "nothing else was sent");
+}
+
+/// Has all end that the device has, until this one does.
+async fn finished(held: &Notify, mut answer: super::super::super::Answer) -> Response {
+    loop {
+        held.notify_waiters();
+        if let Some(response) = (&mut answer).now_or_never() {
+            return response;
+        }
+        settle().await;
+    }
+}
+
+/// It goes on behind the first, which was not sent, and keeps its place.
+#[tokio::test]
+async fn writes_that_the_device_did_not_begin_are_sent_again_in_their_order() {
+    let (fake, disk) = unit(Fake { order: Order::Kept, ..Fake::of(0x00, 512) }, false).await;
+    let write = |block| [0x2A, 0, 0, 0, 0, block, 0, 0, 1, 0];
+    for _ in 0..3 {
+        fake.will(Err(DeviceFailure::NotBegun));
+    }
+    let writes = [1, 2, 3].map(|block| start(&disk, ME, &write(block), &[block; 512]));
+    for answer in futures_util::future::join_all(writes).await {
+        good(answer);
+    }
+    let sent: Vec<_> = fake.taken().into_iter().map(|(_, data)| data).collect();
+    let data = |block| DeviceData::Out(vec![block; 512].into());
+    assert_eq!(sent[sent.len() - 3..], [data(1), data(2), data(3)]);
 }
