@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_together_follows_from_device_and_order() {
+    fn company_follows_from_device_and_order() {
         let alone =
             |order, class, opcode| Company::of(order, class, opcode, (1, 0)) == Company::Alone;
         let (disk, disc) = (DeviceClass::Disk, DeviceClass::Optical);

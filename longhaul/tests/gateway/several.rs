@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use proto::iscsi::header::{BHS_LEN, Header, ScsiCommand, TaskFunction, TaskResponse};
+use proto::iscsi::header::{BHS_LEN, DataOut, Header, ScsiCommand, TaskFunction, TaskResponse};
 use proto::scsi::Sense;
 use proto::scsi::sense::{Additional, Key};
 use tempfile::TempDir;
@@ -148,13 +148,34 @@ impl Far {
 
 /// Writes a block, and does not wait for the answer.
 fn send(peer: &mut Peer, data: &[u8]) -> u32 {
-    let (itt, expected_len) = (peer.cmd_sn, data.len() as u32);
+    let command = write(peer, data.len() as u32);
+    peer.send(command, data.to_vec());
+    command.itt
+}
+
+/// WRITE (6) of a block of this length.
+fn write(peer: &mut Peer, expected_len: u32) -> ScsiCommand {
+    let itt = peer.cmd_sn;
     let mut block = [0; 16];
     block[0] = WRITE;
     block[2..5].copy_from_slice(&expected_len.to_be_bytes()[1..]);
-    let command = ScsiCommand { write: true, expected_len, ..peer.command(itt, block) };
-    peer.send(command, data.to_vec());
-    itt
+    ScsiCommand { write: true, expected_len, ..peer.command(itt, block) }
+}
+
+/// Sends the data of a block as they are asked for.
+fn send_as_asked(peer: &mut Peer, itt: u32, data: &[u8]) {
+    let mut sent = 0;
+    while sent < data.len() {
+        let pdu = peer.receive().expect("a request for data");
+        let Header::R2t(r2t) = pdu.header else { panic!("{:?}", pdu.header) };
+        assert_eq!(r2t.itt, itt, "data of another are asked for");
+        let at = r2t.buffer_offset as usize;
+        let part = &data[at..at + r2t.desired_len as usize];
+        let (is_final, ttt, buffer_offset) = (true, r2t.ttt, r2t.buffer_offset);
+        let header = DataOut { is_final, itt, ttt, buffer_offset, ..DataOut::default() };
+        peer.send(header, part.to_vec());
+        sent += part.len();
+    }
 }
 
 type Answers = BTreeMap<u32, Result<(), Sense>>;
@@ -178,13 +199,16 @@ fn block(number: u32) -> Vec<u8> {
 /// Reads blocks from the beginning on.
 fn expect(peer: &mut Peer, blocks: impl Iterator<Item = u32>) {
     assert_eq!(ask(peer, REWIND, &[], 0), Ok(vec![]));
-    for number in blocks {
-        let expected = block(number);
-        let length = expected.len() as u32;
-        let [_, high, middle, low] = length.to_be_bytes();
-        let read = ask(peer, &[0x08, 0, high, middle, low, 0], &[], length);
-        assert!(read == Ok(expected), "block {number}");
-    }
+    blocks.for_each(|number| read(peer, number));
+}
+
+/// Reads the next block, which is this one.
+fn read(peer: &mut Peer, number: u32) {
+    let expected = block(number);
+    let length = expected.len() as u32;
+    let [_, high, middle, low] = length.to_be_bytes();
+    let read = ask(peer, &[0x08, 0, high, middle, low, 0], &[], length);
+    assert!(read == Ok(expected), "block {number}");
 }
 
 #[test]
@@ -220,6 +244,30 @@ fn writes_under_way_together_are_on_the_tape_in_their_order() {
     drop((first, second));
     let [said] = far.stop(&["a.tape"]);
     assert!(said.contains("330 blocks, 0 file marks"), "{said}");
+}
+
+/// Their data come with them, and the data of those before do not.
+#[test]
+fn blocks_do_not_pass_one_whose_data_are_still_to_come() {
+    let far = Far::new("backup=tape:a.tape,size=16M");
+    let mut peer = far.peer(1);
+    let large = bytes(200_000);
+    let late = write(&mut peer, large.len() as u32);
+    peer.send(late, Vec::new());
+    for number in 1..9 {
+        send(&mut peer, &block(number));
+    }
+    assert_eq!(far.link.writes(), 0);
+    send_as_asked(&mut peer, late.itt, &large);
+    assert!(answers(&mut peer, 9).values().all(Result::is_ok));
+    assert_eq!(ask(&mut peer, REWIND, &[], 0), Ok(vec![]));
+    assert!(ask(&mut peer, &[0x08, 0, 3, 13, 64, 0], &[], 200_000) == Ok(large));
+    for number in 1..9 {
+        read(&mut peer, number);
+    }
+    drop(peer);
+    let [said] = far.stop(&["a.tape"]);
+    assert!(said.contains("9 blocks, 0 file marks"), "{said}");
 }
 
 #[test]
