@@ -726,3 +726,62 @@ fn drive_belongs_to_one_client_and_its_tape_stays_in() {
     assert!(said.contains("empty"), "{said}");
     assert!(server.stop().success());
 }
+
+/// The data that a pipe holds before a writer waits, at least: 16 pages, each half full (pipe(7)).
+const PIPE_FULL: u64 = 32 << 10;
+
+/// A reader that waits for whoever reads its output, or for somebody to open that, ends for the first signal.
+#[test]
+fn read_whose_output_nobody_takes_ends_at_the_first_signal() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::write(home.join("in"), bytes(4 << 20)).unwrap();
+    fs::write(home.join("one.iso"), bytes(4 << 20)).unwrap();
+    let volumes = ["backup=tape:a.tape,size=16M", "movies=cdrom:one.iso"];
+    let (server, portal) = serve_at(home, "127.0.0.1:0", &volumes);
+    let tape = format!("iscsi://{portal}/{TARGET}backup");
+    done(home, &["tape", "write", &tape, "in"]);
+    let (said, status) = run(Command::new("mkfifo").args(["pipe", "shut"]).current_dir(home));
+    assert!(status.success(), "{said}");
+    let reader = |words: &[&str]| {
+        let mut command = Command::new(LONGHAUL);
+        command.args(words).current_dir(home).stderr(File::create(home.join("log")).unwrap());
+        Running::start(&mut command)
+    };
+    for words in [["tape", "read", &tape], ["cd", "read", &tape.replace("backup", "movies")]] {
+        let blocked = reader(&[&words[..], &["pipe"]].concat());
+        let pipe = File::open(home.join("pipe")).unwrap();
+        let began = Instant::now();
+        while rustix::io::ioctl_fionread(&pipe).unwrap() < PIPE_FULL {
+            assert!(began.elapsed() < PATIENCE, "{words:?}: nothing is read");
+            thread::yield_now();
+        }
+        assert_eq!(blocked.stop().code(), Some(1), "{words:?}");
+        let said = fs::read_to_string(home.join("log")).unwrap();
+        assert!(said.contains("ended by a signal before it was done"), "{said}");
+        assert!(!said.contains("second signal"), "{said}");
+        // The drive is free again, and nobody opens this pipe.
+        done(home, &["tape", "read", &tape, "out"]);
+        let unopened = reader(&[&words[..], &["shut"]].concat());
+        wait_for_handler(unopened.pid());
+        assert_eq!(unopened.stop().code(), Some(1), "{words:?}");
+        let said = fs::read_to_string(home.join("log")).unwrap();
+        assert!(said.contains("cannot write shut: ended by a signal"), "{said}");
+    }
+    assert!(server.stop().success());
+}
+
+/// Waits until a process listens for SIGTERM: proc(5), `SigCgt` in /proc/pid/status.
+fn wait_for_handler(pid: u32) {
+    let bit = 1 << (rustix::process::Signal::TERM.as_raw() - 1);
+    let began = Instant::now();
+    loop {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        if u64::from_str_radix(mask.trim(), 16).unwrap() & bit != 0 {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "it does not listen");
+        thread::yield_now();
+    }
+}

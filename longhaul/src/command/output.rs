@@ -3,16 +3,23 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
 
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::block_in_place;
 
 use super::new_file::NewFile;
-use super::standard_output;
+use super::{standard_output, unless_stopped};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
+use crate::stop::Stop;
 
 /// How many zeroes are written at once where there can be no hole.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// How many pieces wait for whoever reads a pipe: one is under way while the next is read.
+const PIECES_AHEAD: usize = 4;
 
 /// Whether a path stands for standard output.
 pub(super) fn is_stream(path: &Path) -> bool {
@@ -22,17 +29,16 @@ pub(super) fn is_stream(path: &Path) -> bool {
 /// Standard output for `-`, or else a file. One that is there already is refused, since what is in it would be lost; a
 /// device or a pipe is written to.
 pub(super) enum Output {
-    Stream(io::Stdout),
-    /// What was there: a device or a pipe.
-    There(File),
+    /// Standard output, a device or a pipe.
+    There(WriterThread),
     New(LazyFile),
 }
 
 impl Output {
-    pub(super) fn to(path: &Path) -> Outcome<Self> {
+    pub(super) async fn to(path: &Path, stop: &Stop) -> Outcome<Self> {
         if is_stream(path) {
             standard_output().map_err(not_written)?;
-            return Ok(Self::Stream(io::stdout()));
+            return WriterThread::start(|| Ok(io::stdout())).await.map(Self::There);
         }
         let cannot = || format!("cannot write {}", path.shown());
         match fs::metadata(path) {
@@ -40,7 +46,14 @@ impl Output {
                 .because("it exists already")
                 .hint("name a new file; `-` is standard output")),
             Ok(found) if found.is_dir() => Err(Failure::new(cannot()).because("it is a directory")),
-            Ok(_) => Ok(Self::There(OpenOptions::new().write(true).open(path).or_fail(cannot)?)),
+            Ok(_) => {
+                let there = path.to_owned();
+                // A named pipe opens once somebody reads it (fifo(7)).
+                let opening =
+                    WriterThread::start(move || OpenOptions::new().write(true).open(there));
+                let opened = unless_stopped(stop, opening).await;
+                opened.map(Self::There).map_err(|why| why.within(&cannot()))
+            }
             Err(_) => {
                 let new = NewFile::at(path).map_err(|why| why.within(&cannot()))?;
                 Ok(Self::New(LazyFile { path: path.to_owned(), new, file: None }))
@@ -48,60 +61,116 @@ impl Output {
         }
     }
 
-    /// So many zeroes: a hole, in a new file.
-    pub(super) fn write_zeroes(&mut self, mut len: u64) -> io::Result<()> {
-        if let Self::New(new) = self {
-            let len = i64::try_from(len).map_err(io::Error::other)?;
-            return new.file()?.seek(SeekFrom::Current(len)).map(drop);
+    pub(super) async fn write(&mut self, bytes: Bytes) -> Outcome {
+        match self {
+            Self::There(thread) => thread.write(bytes).await,
+            Self::New(new) => {
+                let written = block_in_place(|| new.file()?.write_all(&bytes));
+                written.map_err(not_written)
+            }
         }
+    }
+
+    /// So many zeroes: a hole, in a new file.
+    pub(super) async fn write_zeroes(&mut self, mut len: u64) -> Outcome {
+        let thread = match self {
+            Self::There(thread) => thread,
+            Self::New(new) => return new.skip(len).map_err(not_written),
+        };
         while len > 0 {
             let piece = len.min(ZEROES.len() as u64);
-            self.write_all(&ZEROES[..piece as usize])?;
+            thread.write(Bytes::from_static(&ZEROES[..piece as usize])).await?;
             len -= piece;
         }
         Ok(())
     }
 
     /// All was written: a new file is made stable, and gets its name.
-    pub(super) fn finish(mut self) -> Outcome {
-        block_in_place(|| {
-            self.flush().map_err(not_written)?;
-            match self {
-                Self::New(new) => new.finish(),
-                Self::Stream(_) | Self::There(_) => Ok(()),
-            }
-        })
+    pub(super) async fn finish(self, stop: &Stop) -> Outcome {
+        match self {
+            Self::New(new) => block_in_place(|| new.finish()),
+            Self::There(thread) => unless_stopped(stop, thread.end()).await,
+        }
     }
 
-    /// Not all was read: the failure says what has become of a new file.
-    pub(super) fn fail(mut self, why: Failure) -> Failure {
-        match &mut self {
-            Self::New(LazyFile { new, file: Some(file), .. }) => {
+    /// Not all was read: what was is written, unless nobody takes it before the stop, and the failure says what has become
+    /// of a new file.
+    pub(super) async fn fail(self, stop: &Stop, why: Failure) -> Failure {
+        match self {
+            Self::New(LazyFile { new, file: Some(mut file), .. }) => {
                 // What was read last may have been a hole.
                 let _ = file.stream_position().and_then(|end| file.set_len(end));
                 why.hint_first(&new.left("what was read"))
             }
-            _ => why,
+            Self::New(_) => why,
+            Self::There(thread) => {
+                if let Some(Err(unwritten)) = stop.unless_called(thread.end()).await {
+                    tracing::info!("{}", unwritten.on_one_line());
+                }
+                why
+            }
         }
     }
 }
 
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Stream(out) => out.write(bytes),
-            Self::There(file) => file.write(bytes),
-            Self::New(new) => new.file()?.write(bytes),
+/// A thread that writes to what may take nothing for long, as a pipe that nobody reads: whoever waits for it can be
+/// stopped. The thread itself cannot, and ends with the process.
+pub(super) struct WriterThread {
+    pieces: mpsc::Sender<Bytes>,
+    /// How it ended; nothing once that was told.
+    ended: Option<oneshot::Receiver<io::Result<()>>>,
+}
+
+impl WriterThread {
+    async fn start<W: Write>(
+        open: impl FnOnce() -> io::Result<W> + Send + 'static,
+    ) -> Outcome<Self> {
+        let (pieces, received) = mpsc::channel(PIECES_AHEAD);
+        let (open_sender, opened) = oneshot::channel();
+        let (end_sender, ended) = oneshot::channel();
+        thread::spawn(move || match open() {
+            Ok(out) => {
+                let _ = open_sender.send(Ok(()));
+                let _ = end_sender.send(write_all(out, received));
+            }
+            Err(why) => {
+                let _ = open_sender.send(Err(why));
+            }
+        });
+        let opened = opened.await.unwrap_or_else(|gone| Err(io::Error::other(gone)));
+        opened.or_fail(|| "it cannot be opened".to_owned())?;
+        Ok(Self { pieces, ended: Some(ended) })
+    }
+
+    /// Hands it on. What cannot be written fails one of the calls that follow.
+    async fn write(&mut self, bytes: Bytes) -> Outcome {
+        match self.pieces.send(bytes).await {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                Err(result(&mut self.ended).await.err().unwrap_or_else(Failure::output_closed))
+            }
         }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Stream(out) => out.flush(),
-            Self::There(file) => file.flush(),
-            Self::New(new) => new.file()?.flush(),
-        }
+    /// Waits until all is written.
+    async fn end(mut self) -> Outcome {
+        drop(self.pieces);
+        result(&mut self.ended).await
     }
+}
+
+/// How a thread has ended, to the first that asks.
+async fn result(ended: &mut Option<oneshot::Receiver<io::Result<()>>>) -> Outcome {
+    let Some(ended) = ended.take() else { return Ok(()) };
+    ended.await.unwrap_or_else(|gone| Err(io::Error::other(gone))).map_err(not_written)
+}
+
+/// Writes what comes until nothing more does.
+fn write_all(mut out: impl Write, mut pieces: mpsc::Receiver<Bytes>) -> io::Result<()> {
+    while let Some(piece) = pieces.blocking_recv() {
+        out.write_all(&piece)?;
+    }
+    out.flush()
 }
 
 /// Why it was not written. Whoever has closed the other end has seen enough.
@@ -132,6 +201,12 @@ impl LazyFile {
         self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Leaves a hole of this length.
+    fn skip(&mut self, len: u64) -> io::Result<()> {
+        let len = i64::try_from(len).map_err(io::Error::other)?;
+        self.file()?.seek(SeekFrom::Current(len)).map(drop)
+    }
+
     fn finish(mut self) -> Outcome {
         let stable = |file: &mut File| {
             let end = file.stream_position()?;
@@ -151,34 +226,40 @@ impl LazyFile {
 mod tests {
     use super::*;
 
+    const SOME: Bytes = Bytes::from_static(b"some");
+
+    async fn to(path: &Path) -> Outcome<Output> {
+        Output::to(path, &Stop::default()).await
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn file_has_its_name_once_it_is_whole_and_one_that_is_there_stays() {
         let dir = tempfile::tempdir().unwrap();
         let (new, old) = (dir.path().join("new"), dir.path().join("old"));
         let files = || fs::read_dir(dir.path()).unwrap().count();
-        drop(Output::to(&new).unwrap());
+        drop(to(&new).await.unwrap());
         assert_eq!(files(), 0, "nothing was read");
-        let mut out = Output::to(&new).unwrap();
-        out.write_all(b"some").unwrap();
+        let mut out = to(&new).await.unwrap();
+        out.write(SOME).await.unwrap();
         assert!(!new.exists());
-        let left = out.fail(Failure::new("not all was read")).to_string();
+        let left = out.fail(&Stop::default(), Failure::new("not all was read")).await.to_string();
         assert!(left.contains("new.part-") && files() == 1, "{left}");
-        let mut out = Output::to(&new).unwrap();
-        out.write_all(b"some").unwrap();
-        out.write_zeroes(3).unwrap();
-        out.finish().unwrap();
+        let mut out = to(&new).await.unwrap();
+        out.write(SOME).await.unwrap();
+        out.write_zeroes(3).await.unwrap();
+        out.finish(&Stop::default()).await.unwrap();
         assert_eq!(fs::read(&new).unwrap(), b"some\0\0\0");
         fs::write(&old, "all there is").unwrap();
-        assert!(Output::to(&old).is_err() && Output::to(dir.path()).is_err());
+        assert!(to(&old).await.is_err() && to(dir.path()).await.is_err());
         assert_eq!(fs::read(&old).unwrap(), b"all there is");
         // An empty file of a tape is one.
         let empty = dir.path().join("empty");
-        Output::to(&empty).unwrap().finish().unwrap();
+        to(&empty).await.unwrap().finish(&Stop::default()).await.unwrap();
         assert_eq!(fs::read(&empty).unwrap(), b"");
-        let mut there = Output::to(Path::new("/dev/null")).unwrap();
-        there.write_all(b"some").unwrap();
-        there.write_zeroes(1 << 20).unwrap();
-        there.finish().unwrap();
+        let mut there = to(Path::new("/dev/null")).await.unwrap();
+        there.write(SOME).await.unwrap();
+        there.write_zeroes(1 << 20).await.unwrap();
+        there.finish(&Stop::default()).await.unwrap();
     }
 
     /// Another program may have made it meanwhile.
@@ -186,10 +267,10 @@ mod tests {
     async fn file_that_has_come_to_be_meanwhile_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new");
-        let mut out = Output::to(&path).unwrap();
-        out.write_all(b"some").unwrap();
+        let mut out = to(&path).await.unwrap();
+        out.write(SOME).await.unwrap();
         fs::write(&path, "of another").unwrap();
-        let why = out.finish().unwrap_err().to_string();
+        let why = out.finish(&Stop::default()).await.unwrap_err().to_string();
         assert!(why.contains("all that was read is in"), "{why}");
         assert_eq!(fs::read(&path).unwrap(), b"of another");
     }

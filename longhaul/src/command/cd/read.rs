@@ -1,16 +1,15 @@
 //! `longhaul cd read`: what is on the disc in the drive of a server, as a file.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
-use tokio::task::block_in_place;
+use bytes::Bytes;
 use volume::layer::pipeline::Settings;
 use volume::{Span, Volume};
 
 use super::toc::{Contents, TrackContents};
 use super::{DriveArgs, refuse_other};
 use crate::chain::{self, Chain, OpenOptions, open_unit};
-use crate::command::output::{Output, is_stream, not_written};
+use crate::command::output::{Output, is_stream};
 use crate::command::{closing, say_done, stop_on_signals, unless_stopped};
 use crate::failure::{Failure, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -46,13 +45,13 @@ const PIECE: u64 = 1 << 20;
 /// there.
 pub(super) async fn run(args: ReadArgs) -> Outcome {
     let stop = stop_on_signals()?;
-    let mut out = Output::to(&args.to)?;
+    let mut out = Output::to(&args.to, &stop).await?;
     let read = unless_stopped(&stop, read(&args, &stop, &mut out)).await;
     let size = match read {
         Ok(size) => size,
-        Err(why) => return Err(out.fail(why)),
+        Err(why) => return Err(out.fail(&stop, why).await),
     };
-    out.finish()?;
+    out.finish(&stop).await?;
     match is_stream(&args.to) {
         true => Ok(()),
         false => say_done(&format!("{}: {}", args.to.shown(), Size(size))),
@@ -149,7 +148,7 @@ impl Reading<'_> {
         let progress = Progress::new("reading", spans.iter().map(|span| span.len).sum(), false);
         let mut at = first;
         for span in spans {
-            self.write_zeroes(span.at.saturating_sub(at))?;
+            self.write_zeroes(span.at.saturating_sub(at)).await?;
             self.track(span, &progress).await?;
             at = span.at + span.len;
         }
@@ -161,7 +160,7 @@ impl Reading<'_> {
         while at < end {
             let piece = Span { at, len: PIECE.min(end - at) };
             match self.disc.read(piece).await {
-                Ok(data) => self.write(&data)?,
+                Ok(data) => self.write(data).await?,
                 Err(why) => return Err(self.up_to_first_unreadable(piece, why).await),
             }
             at += piece.len;
@@ -177,7 +176,7 @@ impl Reading<'_> {
         while at < piece.at + piece.len {
             match self.disc.read(Span { at, len: block }).await {
                 Ok(data) => {
-                    if let Err(failure) = self.write(&data) {
+                    if let Err(failure) = self.write(data).await {
                         return failure;
                     }
                 }
@@ -192,18 +191,18 @@ impl Reading<'_> {
         Failure::new(format!("cannot read block {lba} of the disc in {uri}")).because(why)
     }
 
-    fn write(&mut self, data: &[u8]) -> Outcome {
+    async fn write(&mut self, mut data: Bytes) -> Outcome {
         if data.iter().all(|byte| *byte == 0) {
-            return self.write_zeroes(data.len() as u64);
+            return self.write_zeroes(data.len() as u64).await;
         }
-        let data = &data[..self.wanted.min(data.len() as u64) as usize];
+        data.truncate(self.wanted.min(data.len() as u64) as usize);
         self.wanted -= data.len() as u64;
-        block_in_place(|| self.out.write_all(data)).map_err(not_written)
+        self.out.write(data).await
     }
 
-    fn write_zeroes(&mut self, len: u64) -> Outcome {
+    async fn write_zeroes(&mut self, len: u64) -> Outcome {
         let len = len.min(self.wanted);
         self.wanted -= len;
-        block_in_place(|| self.out.write_zeroes(len)).map_err(not_written)
+        self.out.write_zeroes(len).await
     }
 }

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use proto::scsi::command::tape::Position;
 use proto::scsi::tape_stream::{End, Fixed, Read, Stream as _, StreamError, Write};
 use tokio::sync::mpsc;
-use tokio::task::block_in_place;
 
 use super::blocks::{Blocks, Encrypted, Grouped, Plain};
 use super::drive::{Drive, Start};
@@ -16,7 +15,7 @@ use super::encryption::{DecryptArgs, Decryption, EncryptArgs, FileContents, NewF
 use super::stream::Link;
 use crate::chain::UnitOptions;
 use crate::command::options::{LoginArgs, OutageArgs, WriterArgs};
-use crate::command::output::{Output, is_stream, not_written};
+use crate::command::output::{Output, is_stream};
 use crate::command::{named, say_done, stop_on_signals, unless_stopped};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -160,7 +159,7 @@ pub(super) struct WriteArgs {
 /// Writes the file under the head to a file or to standard output.
 pub(super) async fn read(args: ReadArgs) -> Outcome {
     let stop = stop_on_signals()?;
-    let mut out = Output::to(&args.to)?;
+    let mut out = Output::to(&args.to, &stop).await?;
     let (uri, start) = (&args.drive.uri, args.drive.start());
     let mut decryption = Decryption::new(args.decrypt.clone(), format!("the tape in {uri}"));
     let read = args.drive.with_drive(&stop, true, async |drive: &mut Drive, limit| {
@@ -175,12 +174,14 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
     });
     let (bytes, end) = match read.await {
         Ok(read) => read,
-        Err(why) => return Err(out.fail(why.within(&format!("cannot read {uri}")))),
+        Err(why) => {
+            return Err(out.fail(&stop, why.within(&format!("cannot read {uri}"))).await);
+        }
     };
     if bytes == 0 && end == End::Data {
         return Err(Failure::new(format!("cannot read {uri}")).because("nothing is recorded there"));
     }
-    out.finish()?;
+    out.finish(&stop).await?;
     if end == End::Data {
         print_error(
             &"longhaul: no file mark is behind that: who wrote it may have been interrupted",
@@ -196,7 +197,7 @@ async fn copy_out(
     link: &mut Link<'_>,
     mut read: Read,
     mut file: FileContents<'_>,
-    out: &mut (dyn io::Write + Send),
+    out: &mut Output,
 ) -> Outcome<(u64, End)> {
     let count = Count::new("reading");
     let mut bytes = 0;
@@ -205,7 +206,7 @@ async fn copy_out(
         while let Some(data) = read.take() {
             let mut plain = Vec::new();
             let taken = file.take(data, &mut plain).await;
-            bytes += write_out(plain, out)?;
+            bytes += write_out(plain, out).await?;
             taken.map_err(|why| unusable(why, bytes))?;
             link.send(&mut read).await?;
         }
@@ -216,7 +217,7 @@ async fn copy_out(
         if let Some(end) = read.end() {
             let mut plain = Vec::new();
             let finished = file.finish(&mut plain);
-            bytes += write_out(plain, out)?;
+            bytes += write_out(plain, out).await?;
             finished.map_err(|why| unusable(why, bytes))?;
             return Ok((bytes, end));
         }
@@ -227,10 +228,13 @@ async fn copy_out(
 }
 
 /// Writes these pieces; how many bytes they are.
-fn write_out(pieces: Vec<Bytes>, out: &mut (dyn io::Write + Send)) -> Outcome<u64> {
-    let written = block_in_place(|| pieces.iter().try_for_each(|piece| out.write_all(piece)));
-    written.map_err(not_written)?;
-    Ok(pieces.iter().map(|piece| piece.len() as u64).sum())
+async fn write_out(pieces: Vec<Bytes>, out: &mut Output) -> Outcome<u64> {
+    let mut bytes = 0;
+    for piece in pieces {
+        bytes += piece.len() as u64;
+        out.write(piece).await?;
+    }
+    Ok(bytes)
 }
 
 fn read_before(bytes: u64) -> String {
