@@ -226,6 +226,10 @@ fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
             assert!(!is_burnt && said.contains("cd burn --continue"), "{said}");
             let toc = done(home, &["cd", "toc", burner]);
             assert!(toc.contains(", open") && toc.contains(", not closed"), "{toc}");
+            let bytes = 2048 * open_blocks(&toc);
+            let told =
+                format!("{bytes} of {} bytes are on the disc, as the drive says", whole.len());
+            assert!(said.contains(&told), "{said}{toc}");
             let listed = done(home, &["media", "list", "--control", "control.sock"]);
             assert!(listed.contains("not closed"), "{listed}");
             let open = refused(home, &["cd", "burn", burner, "image", "--append"]);
@@ -253,6 +257,13 @@ fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
         assert_ne!(whole, other);
         assert!(server.stop().success());
     }
+}
+
+/// The blocks of the track that is not closed: `track  1     data, session 1, 3000 blocks from 0 on, open`.
+fn open_blocks(toc: &str) -> usize {
+    let open = toc.lines().find(|line| line.ends_with(", open")).unwrap();
+    let (before, _) = open.split_once(" blocks").unwrap();
+    before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! written next, and it goes on from there. It does so only where the disc holds what was written to it last: another one
 //! may be in the drive.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -64,12 +65,15 @@ const BUSY_WAIT: Duration = Duration::from_millis(500);
 pub(super) async fn run(args: BurnArgs) -> Outcome {
     let stop = stop_on_signals()?;
     let image = Image::open(&args.from)?;
-    let mut reached = Reached::Nothing;
-    let burnt = Recorder::with(&args.drive, &stop, "burn", async |recorder| {
-        let mut burner = Burner { recorder, image: &image, reached: &mut reached };
-        burner.burn(&args).await
-    });
-    let told = burnt.await.map_err(|why| match reached.in_words(&image) {
+    let (image, reached) = (&image, &Cell::new(Reached::Nothing));
+    let burnt = Recorder::with(
+        &args.drive,
+        &stop,
+        "burn",
+        async |recorder| Burner { recorder, image, reached }.burn(&args).await,
+        async |recorder| Burner { recorder, image, reached }.look().await,
+    );
+    let told = burnt.await.map_err(|why| match reached.get().in_words(image) {
         Some(known) => why.hint_first(&known),
         None => why,
     })?;
@@ -94,9 +98,14 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 enum Reached {
     Nothing,
-    /// So many blocks were answered for.
+    /// The drive has acknowledged so many blocks, and made some of them stable.
     Writing {
-        kind: Kind,
+        place: Place,
+        blocks: u32,
+        stable: u32,
+    },
+    /// So many are on the disc, as the drive tells of a track.
+    Recorded {
         blocks: u32,
     },
     /// All is on the disc, stable.
@@ -108,17 +117,21 @@ enum Reached {
 impl Reached {
     /// What the disc holds of an image that was not burnt to its end.
     fn in_words(self, image: &Image) -> Option<String> {
-        let of = |blocks| format!("{} of {} bytes", Size(image.bytes(blocks)), Size(image.size));
+        const NOT_CLOSED: &str = "it is not closed: `cd burn --continue` goes on with the same image, `cd close` closes what is there";
+        let of = |blocks| format!("{} of {} bytes", image.bytes(blocks), image.size);
         Some(match self {
             Self::Nothing => return None,
-            Self::Writing { kind: Kind::Overwritable, blocks } => format!(
-                "{} or a little more were written over what the disc held; `cd burn --force` begins anew",
+            Self::Writing { place: Place { kind: Kind::Overwritable, .. }, blocks, .. } => format!(
+                "the drive has acknowledged {}, and a little more may be written over what the disc held; `cd burn --force` begins anew",
                 of(blocks)
             ),
-            Self::Writing { kind: Kind::Cd | Kind::Sequential, blocks } => format!(
-                "{} were answered for (`cd toc` shows what the disc holds), and it is not closed: `cd burn --continue` goes on with the same image, `cd close` closes what is there",
+            Self::Writing { blocks, .. } => format!(
+                "the drive has acknowledged {}, and was not asked what is on the disc (`cd toc` shows it); {NOT_CLOSED}",
                 of(blocks)
             ),
+            Self::Recorded { blocks } => {
+                format!("{} are on the disc, as the drive says, and {NOT_CLOSED}", of(blocks))
+            }
             Self::Written(Kind::Overwritable) | Self::Closed => "all of the image was written".to_owned(),
             Self::Written(Kind::Cd | Kind::Sequential) => {
                 "all of the image was written, and the disc is not closed: `cd burn --continue` or `cd close` closes it".to_owned()
@@ -131,7 +144,7 @@ impl Reached {
 struct Burner<'a> {
     recorder: &'a mut Recorder,
     image: &'a Image,
-    reached: &'a mut Reached,
+    reached: &'a Cell<Reached>,
 }
 
 impl Burner<'_> {
@@ -250,7 +263,7 @@ impl Burner<'_> {
             writing.is_sure = false;
             self.overcome(halt, tries, (place.kind, multi)).await?;
         }
-        *self.reached = Reached::Written(place.kind);
+        self.reached.set(Reached::Written(place.kind));
         Ok(())
     }
 
@@ -300,7 +313,8 @@ impl Burner<'_> {
         let mut under_way = UnderWay::from(writing.at);
         let mut sent = writing.at;
         loop {
-            *self.reached = Reached::Writing { kind: place.kind, blocks: writing.at };
+            let Writing { at: blocks, stable, .. } = *writing;
+            self.reached.set(Reached::Writing { place, blocks, stable });
             let stop_at = writing.stable.saturating_add(STABLE_EVERY).min(image.blocks);
             while under_way.answers.len() < depth && sent < stop_at {
                 let count = PIECE_BLOCKS.min(image.blocks - sent);
@@ -320,6 +334,18 @@ impl Burner<'_> {
                 writing.at = under_way.next(unit).await?;
                 writing.show(progress, image);
             }
+        }
+    }
+
+    /// Finds out what is on the disc of an image that was not written to its end, where a drive knows that.
+    async fn look(&self) {
+        let Reached::Writing { place, blocks, stable } = self.reached.get() else { return };
+        if place.kind == Kind::Overwritable {
+            return;
+        }
+        let mut writing = Writing { at: blocks, stable, shown: blocks, is_sure: false };
+        if self.find_again(place, &mut writing).await.is_ok() {
+            self.reached.set(Reached::Recorded { blocks: writing.at });
         }
     }
 
@@ -379,7 +405,7 @@ impl Burner<'_> {
     async fn close(&mut self, place: Place, multi: bool) -> Outcome {
         let kind = place.kind;
         if kind == Kind::Overwritable {
-            *self.reached = Reached::Closed;
+            self.reached.set(Reached::Closed);
             return Ok(());
         }
         let mut tries = 0;
@@ -387,7 +413,7 @@ impl Burner<'_> {
             tries += 1;
             self.overcome(halt, tries, (kind, multi)).await?;
         }
-        *self.reached = Reached::Closed;
+        self.reached.set(Reached::Closed);
         Ok(())
     }
 

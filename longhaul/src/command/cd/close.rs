@@ -18,9 +18,13 @@ pub(super) struct CloseArgs {
 
 pub(super) async fn run(args: CloseArgs) -> Outcome {
     let stop = stop_on_signals()?;
-    let closed = Recorder::with(&args.drive, &stop, "close", async |recorder| {
-        close(recorder, args.multi).await
-    });
+    let closed = Recorder::with(
+        &args.drive,
+        &stop,
+        "close",
+        async |recorder| close(recorder, args.multi).await,
+        async |_| {},
+    );
     closed.await?;
     let more = if args.multi { "another session may follow" } else { "nothing can be added" };
     say_done(&format!("{}: closed: {more}", args.drive.uri))

@@ -127,12 +127,14 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Does something to the disc in a drive, which is given back whatever comes of that.
+    /// Does something to the disc in a drive, which is given back whatever comes of that. If it fails, and what was written
+    /// is stable all the same, `look` may ask the drive what has come of it.
     pub(super) async fn with<T>(
         drive: &DriveArgs,
         stop: &Stop,
         what: &str,
         work: impl AsyncFnOnce(&mut Self) -> Outcome<T>,
+        look: impl AsyncFnOnce(&mut Self),
     ) -> Outcome<T> {
         let options =
             UnitOptions { writers: Writers::One, stop: stop.clone(), ..drive.options().await? };
@@ -146,7 +148,10 @@ impl Recorder {
         let worked = worked.await;
         if worked.is_err() {
             // So that what is there counts.
-            let _ = recorder.unit.ask(Command::synchronize_cache(), Bytes::new()).await;
+            let stable = recorder.unit.ask(Command::synchronize_cache(), Bytes::new()).await;
+            if stable.is_ok() {
+                look(&mut recorder).await;
+            }
         }
         let _ = recorder.unit.ask(Command::prevent_removal(false), Bytes::new()).await;
         recorder.unit.close().await;
