@@ -62,7 +62,7 @@ pub use status::{ChainStatus, Observer};
 use store::Store;
 pub(crate) use store::changer;
 pub use store::compound::mirror;
-pub(crate) use store::tape::check as check_tape;
+pub(crate) use store::tape::{check as check_tape, make_file_write_once as make_tape_write_once};
 pub use store::unit::{UnitOptions, open_unit};
 
 /// The block size of what has none of its own.

@@ -352,10 +352,68 @@ fn operator_imports_and_exports_and_initiators_are_told() {
         let (said, done) = media(home.path(), words);
         assert!(!done && said.contains(why), "{words:?}: {said}");
     }
+    // What cannot be a tape is not left behind.
+    let (said, done) = media(home.path(), &["import", "library", "E5", "--size", "1K"]);
+    assert!(!done && said.contains("cannot import E5 into library"), "{said}");
+    assert!(!home.path().join("tapes/E5").exists());
     // A file that is no tape does not come in.
     fs::write(home.path().join("tapes/F6"), vec![7; 1 << 20]).unwrap();
     let (said, done) = media(home.path(), &["import", "library", "F6"]);
     assert!(!done && said.contains("/F6") && said.contains("no tape"), "{said}");
+    assert!(server.stop().success());
+}
+
+/// One of the operator's making, a blank one that is there, and one that was made before; a cartridge that was used is none.
+#[test]
+fn cartridge_is_imported_as_one_that_is_written_once() {
+    let home = home();
+    let longhaul = |words: &[&str]| longhaul(home.path(), words);
+    fs::write(home.path().join("in"), vec![5; 1000]).unwrap();
+    for (name, worm) in [("F6", &["--worm"][..]), ("G7", &[])] {
+        let tape = format!("elsewhere/{name}");
+        fs::create_dir_all(home.path().join("elsewhere")).unwrap();
+        let words = [&["tape", "import", &tape, "in", "--size", "4M"], worm].concat();
+        let (said, done) = longhaul(&words);
+        assert!(done, "{said}");
+    }
+    let (server, portal) = serve_library(home.path());
+    for name in ["F6", "G7"] {
+        let [from, to] = ["elsewhere", "tapes"].map(|dir| home.path().join(dir).join(name));
+        fs::rename(from, to).unwrap();
+    }
+    let tape = fs::File::create(home.path().join("tapes/E5")).unwrap();
+    tape.set_len(4 << 20).unwrap();
+    let media = |words: &[&str]| media(home.path(), words);
+    let (said, done) = media(&["import", "library", "B2", "--worm"]);
+    assert!(!done && said.contains("cartridge B2 is in slot:2"), "{said}");
+    let (said, done) = media(&["import", "library", "G7", "--worm"]);
+    assert!(!done && said.contains("cannot import G7") && said.contains("written over"), "{said}");
+    let uri = format!("iscsi://{portal}/{TARGET}/1");
+    for (name, size, appends) in
+        [("D4", &["--size", "4M"][..], false), ("E5", &[], false), ("F6", &[], true)]
+    {
+        let (said, done) = media(&[&["import", "library", name, "--worm"], size].concat());
+        assert!(done && said.contains("and is written once"), "{said}");
+        let (said, done) = media(&["move", "library", name, "drive:0"]);
+        assert!(done, "{said}");
+        let (listed, _) = media(&["list"]);
+        assert!(listed.contains(&format!("tapes/{name}, 4M, write once")), "{listed}");
+        let write = |more: &[&str]| longhaul(&[&["tape", "write", &uri, "in"], more].concat());
+        if !appends {
+            assert!(write(&[]).1);
+        }
+        let (said, done) = write(&[]);
+        assert!(!done && said.contains("is written once"), "{said}");
+        assert!(write(&["--append"]).1);
+        for words in [["move", "library", "drive:0", "mail:1"], ["export", "library", "mail:1", ""]]
+        {
+            let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            assert!(media(&words).1, "{words:?}");
+        }
+    }
+    // It has been in the drive, and is what it was.
+    assert!(media(&["move", "library", "B2", "drive:0"]).1);
+    assert!(!media(&["list"]).0.contains("write once"));
     assert!(server.stop().success());
 }
 

@@ -39,6 +39,7 @@ Examples:
   longhaul media move library A00001 drive:0
   longhaul media move library drive:0 slot:1
   longhaul media import library A00009 --size 8G
+  longhaul media import library W00001 --size 8G --worm
   longhaul media export library mail:1
 
 A drive is a volume cdrom:ISO or tape:PATH of `serve`, or cdrom: or tape: with nothing in it. A restart of the server puts in what its configuration
@@ -64,6 +65,9 @@ enum Action {
         /// Make an empty tape of this size if there is no such file
         #[arg(long, value_name = "SIZE", conflicts_with = "blank")]
         size: Option<Size>,
+        /// Make the tape, a new or blank one, one that is written once, for good: nothing on it is written over
+        #[arg(long, conflicts_with = "blank")]
+        worm: bool,
         #[command(flatten)]
         force: Force,
     },
@@ -94,6 +98,9 @@ enum Action {
         /// Make an empty tape of this size if it has no file
         #[arg(long, value_name = "SIZE")]
         size: Option<Size>,
+        /// Make it, if it is new or blank, a tape that is written once, for good: nothing on it is written over
+        #[arg(long)]
+        worm: bool,
         #[command(flatten)]
         force: Force,
     },
@@ -146,6 +153,9 @@ pub(super) struct NewMedium {
     /// A tape of so many bytes.
     #[serde(default)]
     pub(super) size: Option<u64>,
+    /// A tape that is written once; also of a blank one that has a file.
+    #[serde(default)]
+    pub(super) worm: bool,
 }
 
 /// What a media changer is to do.
@@ -162,6 +172,8 @@ pub(super) enum ChangerAction {
         #[serde(with = "as_text")]
         barcode: Barcode,
         size: Option<u64>,
+        #[serde(default)]
+        worm: bool,
     },
     Export {
         #[serde(with = "as_text")]
@@ -324,8 +336,8 @@ pub async fn run(args: Args) -> Outcome {
     let Args { action, server } = args;
     match action {
         Action::List { json } => list(json, &server).await,
-        Action::Load { drive, iso, blank, size, force: Force { force } } => {
-            let made = NewMedium { blank, size: size.map(|Size(size)| size) };
+        Action::Load { drive, iso, blank, size, worm, force: Force { force } } => {
+            let made = NewMedium { blank, size: size.map(|Size(size)| size), worm };
             // The server may have another working directory.
             let disc = std::path::absolute(&iso);
             let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
@@ -337,9 +349,9 @@ pub async fn run(args: Args) -> Outcome {
         Action::Move { changer, from, to, force } => {
             operate(&server, changer, ChangerAction::Move { from, to }, force).await
         }
-        Action::Import { changer, barcode, size, force } => {
+        Action::Import { changer, barcode, size, worm, force } => {
             let size = size.map(|Size(size)| size);
-            operate(&server, changer, ChangerAction::Import { barcode, size }, force).await
+            operate(&server, changer, ChangerAction::Import { barcode, size, worm }, force).await
         }
         Action::Export { changer, from, force } => {
             operate(&server, changer, ChangerAction::Export { from }, force).await

@@ -50,6 +50,15 @@ struct Contents {
     files: BTreeMap<Barcode, PathBuf>,
 }
 
+/// The file of a cartridge.
+#[derive(Debug)]
+pub struct CartridgeFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// There was none before.
+    pub is_made: bool,
+}
+
 /// Why a directory cannot be a media changer, or a cartridge not come in or go out.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -180,34 +189,32 @@ impl Library {
         self.note(contents)
     }
 
-    /// Puts a cartridge into a free import element; its file is in the directory, or made with `size`.
-    pub fn import(&self, barcode: &Barcode, size: Option<u64>) -> Result<Element, LibraryError> {
-        let mut contents = self.contents().clone();
-        if let Some(at) = contents.inventory.find(barcode) {
-            return Err(LibraryError::Inside(barcode.clone(), at));
-        }
-        let free = contents.inventory.first_empty(ElementKind::ImportExport);
-        let element = free.ok_or(LibraryError::NoImportExport)?;
-        let path = match (self.find(barcode)?, size) {
-            (Some(path), _) => path,
-            (None, Some(size)) => self.make(barcode, size)?,
-            (None, None) => {
-                let path = self.directory.join(barcode.as_str());
-                return Err(LibraryError::NoFile(path));
+    /// The file of a cartridge that could be imported, which is made with `size` if there is none.
+    pub fn find_or_make(
+        &self,
+        barcode: &Barcode,
+        size: Option<u64>,
+    ) -> Result<CartridgeFile, LibraryError> {
+        self.contents().import_element(barcode)?;
+        match (files(&self.directory)?.remove(barcode), size) {
+            (Some(path), _) => Ok(CartridgeFile { path, is_made: false }),
+            (None, Some(size)) => {
+                self.make(barcode, size).map(|path| CartridgeFile { path, is_made: true })
             }
-        };
+            (None, None) => Err(LibraryError::NoFile(self.directory.join(barcode.as_str()))),
+        }
+    }
+
+    /// Puts a cartridge with this file into a free import element.
+    pub fn import(&self, barcode: &Barcode, path: PathBuf) -> Result<Element, LibraryError> {
+        let mut contents = self.contents().clone();
+        let element = contents.import_element(barcode)?;
         contents.outside.remove(barcode);
         contents.files.insert(barcode.clone(), path);
         let cartridge = Cartridge { barcode: barcode.clone(), source: None, imported: true };
         let _ = contents.inventory.put(element, cartridge);
         self.note(contents)?;
         Ok(element)
-    }
-
-    /// The file that a cartridge outside would be.
-    pub fn find(&self, barcode: &Barcode) -> Result<Option<PathBuf>, LibraryError> {
-        let files = files(&self.directory)?;
-        Ok(files.get(barcode).cloned())
     }
 
     /// Takes out what is in an export element; its file stays in the directory.
@@ -247,6 +254,17 @@ impl Library {
 }
 
 impl Contents {
+    /// Where a cartridge from outside would come in.
+    fn import_element(&self, barcode: &Barcode) -> Result<Element, LibraryError> {
+        match self.inventory.find(barcode) {
+            Some(at) => Err(LibraryError::Inside(barcode.clone(), at)),
+            None => self
+                .inventory
+                .first_empty(ElementKind::ImportExport)
+                .ok_or(LibraryError::NoImportExport),
+        }
+    }
+
     /// What is in a directory: where it was noted, or in a free slot.
     fn survey(directory: &Path, layout: Layout) -> Result<Self, LibraryError> {
         let files = files(directory)?;

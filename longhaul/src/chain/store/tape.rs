@@ -84,16 +84,31 @@ async fn make_write_once(uri: &Uri, volume: &Arc<dyn Volume>) -> Outcome {
 
 /// Refuses what no drive could have in it.
 pub(crate) async fn check(path: &Path) -> Outcome {
+    look_at(path, false).await
+}
+
+/// Makes a blank tape that no drive has one that is written once; one that is so stays as it is.
+pub(crate) async fn make_file_write_once(path: &Path) -> Outcome {
+    look_at(path, true).await
+}
+
+/// Looks at a file as at a tape, and makes it one that is `write_once`.
+async fn look_at(path: &Path, write_once: bool) -> Outcome {
     let uri = Uri::of_tape(path.to_owned());
-    let with = file::FileOptions { block_size: UNIT, read_only: true, ..Default::default() };
+    let with = file::FileOptions { block_size: UNIT, read_only: !write_once, ..Default::default() };
     let opened = retry_while_locked(path, || file::open(path, &with)).await;
     let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
     let opened = opened.opened("tape");
-    let checked = refuse_foreign(&uri, &*opened.volume).await;
+    let checked = match refuse_foreign(&uri, &*opened.volume).await {
+        Ok(label) if write_once && !label.is_write_once => {
+            make_write_once(&uri, &opened.volume).await
+        }
+        checked => checked.map(drop),
+    };
     if let Some(close) = &opened.abilities.close {
         close.close().await;
     }
-    checked.map(drop)
+    checked
 }
 
 /// Refuses a file that is no tape, before a client finds that out. Its records are left to whoever uses it first: what a

@@ -16,7 +16,7 @@ use crate::command::media::{CartridgeSelector, Changer, ChangerAction, ElementCo
 use crate::command::options::blocking;
 use crate::config::Served;
 use crate::failure::{Failure, Outcome};
-use crate::store::library::{Library, LibraryError};
+use crate::store::library::{CartridgeFile, Library, LibraryError};
 use crate::target::lun::{ElementsChanged, ExchangeError, MoveError};
 
 /// Why a medium changer refuses a movement.
@@ -229,12 +229,10 @@ impl Live {
                 let said = self.move_by_hand(changer, &library, (&from, to), force).await?;
                 (said, ElementsChanged::Moved)
             }
-            ChangerAction::Import { barcode, size } => {
+            ChangerAction::Import { barcode, size, worm } => {
                 self.refuse_prevented(changer, force)?;
-                (
-                    import(changer, &library, barcode, size).await?,
-                    ElementsChanged::ImportedOrExported,
-                )
+                let said = import(changer, &library, barcode, (size, worm)).await?;
+                (said, ElementsChanged::ImportedOrExported)
             }
             ChangerAction::Export { from } => {
                 self.refuse_prevented(changer, force)?;
@@ -310,17 +308,27 @@ async fn import(
     changer: &str,
     library: &Arc<Library>,
     barcode: Barcode,
-    size: Option<u64>,
+    (size, worm): (Option<u64>, bool),
 ) -> Outcome<String> {
     let what = format!("cannot import {barcode} into {changer}");
     let of = barcode.clone();
-    let found = note(library, move |library| library.find(&of), what.clone());
-    if let Some(path) = found.await? {
-        chain::check_tape(&path).await?;
+    let found = note(library, move |library| library.find_or_make(&of, size), what.clone());
+    let CartridgeFile { path, is_made } = found.await?;
+    let checked = match worm {
+        true => chain::make_tape_write_once(&path).await,
+        false => chain::check_tape(&path).await,
+    };
+    if let Err(why) = checked {
+        if is_made {
+            // What was made for this import alone.
+            let _ = tokio::fs::remove_file(&path).await;
+        }
+        return Err(why.within(&what));
     }
     let of = barcode.clone();
-    let imported = note(library, move |library| library.import(&of, size), what);
-    Ok(format!("{barcode} is in {} of {changer}", imported.await?))
+    let imported = note(library, move |library| library.import(&of, path), what).await?;
+    let once = if worm { ", and is written once" } else { "" };
+    Ok(format!("{barcode} is in {imported} of {changer}{once}"))
 }
 
 async fn export(

@@ -98,7 +98,7 @@ impl Live {
                     .because(format!("it is in the drive {other} of this server"))
                     .hint(self.how_to_empty(&other)));
             }
-            Some(_) => self.reload(name, disc, force).await?,
+            Some(_) => self.reload(name, (disc, made), force).await?,
             None => {
                 if let Some(changer) = self.holding_changer(&disc).await {
                     return Err(Failure::new(format!("cannot put {shown} into {name}"))
@@ -107,9 +107,7 @@ impl Live {
                             "`longhaul media export {changer} BARCODE` takes it out of that"
                         )));
                 }
-                let mut volume = self.drive(name, Some(disc))?;
-                (volume.blank, volume.size) = (made.blank, made.size.map(Size));
-                refuse_idle(&volume)?;
+                let volume = self.drive_with(name, disc, made)?;
                 let exchanged = self.exchange_for(name, &volume, force).await;
                 exchanged.map_err(|why| why.explain(name))?;
             }
@@ -119,12 +117,18 @@ impl Live {
 
     /// Takes out what is in a drive and puts the same file in again: an initiator may have unloaded it, or the file may have
     /// grown. It cannot be opened a second time while the drive has it.
-    async fn reload(&mut self, name: &str, disc: PathBuf, force: bool) -> Outcome {
+    async fn reload(
+        &mut self,
+        name: &str,
+        (disc, made): (PathBuf, NewMedium),
+        force: bool,
+    ) -> Outcome {
+        let volume = self.drive_with(name, disc, made)?;
         let emptied = self.take_out(name, force).await;
         let old = emptied.map_err(|why| why.explain(name))?;
         // What does not end here goes on, and the file is waited for below.
         let _ = timeout(FREE_WITHIN, tokio::spawn(close(old))).await;
-        let loaded = self.exchange(name, Some(disc), force).await;
+        let loaded = self.exchange_for(name, &volume, force).await;
         loaded.map_err(|why| why.explain(name).hint_first(&format!("{name} is empty now")))
     }
 
@@ -227,6 +231,14 @@ impl Live {
         })
     }
 
+    /// The drive of this name with a medium that may have to be made.
+    fn drive_with(&self, name: &str, medium: PathBuf, made: NewMedium) -> Outcome<Served> {
+        let mut volume = self.drive(name, Some(medium))?;
+        (volume.blank, volume.size, volume.worm) = (made.blank, made.size.map(Size), made.worm);
+        refuse_idle(&volume)?;
+        Ok(volume)
+    }
+
     /// The drive of this name as it is with that disc.
     fn drive(&self, name: &str, disc: Option<PathBuf>) -> Outcome<Served> {
         let volume = self.volumes().iter().find(|volume| volume.name == name);
@@ -257,10 +269,11 @@ impl Live {
 }
 
 /// Refuses to make what does not go into a drive.
-fn refuse_idle(Served { name, uri, blank, size, .. }: &Served) -> Outcome {
+fn refuse_idle(Served { name, uri, blank, size, worm, .. }: &Served) -> Outcome {
     let why = match (uri.is_tape(), blank, size) {
         (true, Some(_), _) => "--blank is for discs",
         (false, _, Some(_)) => "--size is for tapes",
+        (false, _, None) if *worm => "--worm is for tapes",
         _ => return Ok(()),
     };
     Err(Failure::usage(why).because(format!("{name} is another drive")))

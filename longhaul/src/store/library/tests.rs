@@ -73,17 +73,23 @@ fn exported_cartridge_stays_outside_until_it_is_imported() {
     drop(library);
     let library = open(home.path());
     assert_eq!(places(&library), ["slot:2 B2"]);
-    assert_eq!(library.import(&barcode("A1"), None).unwrap(), element("mail:1"));
+    let import = |name: &str, size| {
+        let found = library.find_or_make(&barcode(name), size)?;
+        library.import(&barcode(name), found.path)
+    };
+    assert_eq!(import("A1", None).unwrap(), element("mail:1"));
     assert!(library.inventory().get(element("mail:1")).unwrap().imported);
-    let inside = library.import(&barcode("A1"), None).unwrap_err().to_string();
+    let inside = import("A1", None).unwrap_err().to_string();
     assert_eq!(inside, "cartridge A1 is in mail:1");
-    let full = library.import(&barcode("D4"), Some(1 << 20)).unwrap_err();
+    let full = import("D4", Some(1 << 20)).unwrap_err();
     assert!(matches!(full, LibraryError::NoImportExport));
     moved(&library, "mail:1", "slot:1");
-    let missing = library.import(&barcode("D4"), None).unwrap_err();
+    let missing = import("D4", None).unwrap_err();
     assert!(matches!(missing, LibraryError::NoFile(_)));
-    library.import(&barcode("D4"), Some(1 << 20)).unwrap();
+    import("D4", Some(1 << 20)).unwrap();
     assert_eq!(fs::metadata(home.path().join("D4")).unwrap().len(), 1 << 20);
+    let inside = library.import(&barcode("D4"), PathBuf::new()).unwrap_err();
+    assert!(matches!(inside, LibraryError::Inside(..)));
     drop(library);
     assert_eq!(places(&open(home.path())), ["mail:1 D4", "slot:1 A1", "slot:2 B2"]);
 }
