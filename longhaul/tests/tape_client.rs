@@ -92,9 +92,9 @@ fn files_are_written_found_and_read_back() {
     let empty = refused(home.path(), &["tape", "read", &uri, "out"]);
     assert!(empty.contains("nothing is recorded there"), "{empty}");
     let said = done(home.path(), &["tape", "write", &uri, "a"]);
-    assert!(said.starts_with("file 0 of the tape: 700001"), "{said}");
+    assert!(said.starts_with("file 0 of the tape: 700001 bytes"), "{said}");
     let said = done(home.path(), &["tape", "write", &uri, "b", "--append", "--fixed", "512"]);
-    assert!(said.starts_with("file 1 of the tape: 10K"), "{said}");
+    assert!(said.starts_with("file 1 of the tape: 10K bytes"), "{said}");
     done(home.path(), &["tape", "write", &uri, "c", "--append", "--block", "64K"]);
     for (number, file) in files.iter().enumerate() {
         done(home.path(), &["tape", "read", &uri, "out", "--file", &number.to_string()]);
@@ -648,6 +648,47 @@ fn trouble_with_a_tape_is_told_in_words() {
     assert!(said.contains("tape drive, empty"), "{said}");
     let said = refused(home.path(), &["tape", "status", "file:in"]);
     assert!(said.contains("is no unit of a server"), "{said}");
+    assert!(server.stop().success());
+}
+
+/// A longer tape does not help: the server's file system has no room for what this one may hold.
+#[test]
+fn full_file_system_is_told_as_that() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::write(home.join("in"), bytes(6 << 20)).unwrap();
+    fs::write(home.join("pass"), "pass phrase\n").unwrap();
+    File::create(home.join("a.tape")).unwrap().set_len(32 << 20).unwrap();
+    // A file beyond a limit fails as one on a full file system.
+    let script = format!(
+        "ulimit -f {}; exec {LONGHAUL} serve --listen 127.0.0.1:0 --control control.sock --volume backup=tape:a.tape 2>log",
+        (4 << 20) / 512
+    );
+    let server = Running::start(Command::new("sh").args(["-c", &script]).current_dir(home));
+    let uri = server.line().unwrap().strip_prefix("ready ").unwrap().to_owned();
+    let media = || done(home, &["media", "list", "--control", "control.sock"]);
+    let status = || done(home, &["status", "--control", "control.sock"]);
+    assert!(!media().contains("full") && !status().contains("full"));
+    for words in [&[][..], &["--append"], &[&PASS[..], &CHEAP, &["--file", "0"]].concat()] {
+        let said = refused(home, &[&["tape", "write", &uri, "in"], words].concat());
+        assert!(
+            said.contains("the file system of the server is full, and the tape is not"),
+            "{said}"
+        );
+        assert!(said.contains("make room there") && !said.contains("longer tape"), "{said}");
+        assert!(!said.contains("the end of the tape is near"), "{said}");
+        let listed = media();
+        assert!(listed.contains("32M, its file system is full"), "{listed}");
+        let said = status();
+        assert!(said.contains("its file system is full, though the tape is not"), "{said}");
+    }
+    done(home, &["tape", "read", &uri, "out", "--raw"]);
+    let log = fs::read_to_string(home.join("log")).unwrap();
+    assert!(log.contains("the store of the tape is full, and the tape is not"), "{log}");
+    // There is room for this, so that there is no trouble any more.
+    fs::write(home.join("in"), bytes(1 << 20)).unwrap();
+    done(home, &["tape", "write", &uri, "in"]);
+    assert!(!media().contains("full") && !status().contains("full"));
     assert!(server.stop().success());
 }
 

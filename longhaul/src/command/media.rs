@@ -282,6 +282,12 @@ pub(super) struct Drive {
     /// What it is, if it is a disc that can be written.
     #[serde(default)]
     pub(super) recordable: Option<Recordable>,
+    /// It is a tape that has room, and its file system has none.
+    #[serde(default)]
+    pub(super) store_full: bool,
+    /// Why its file is not where it was, if it was moved or removed.
+    #[serde(default)]
+    pub(super) misplaced: Option<String>,
 }
 
 /// A disc that can be written.
@@ -430,7 +436,11 @@ impl Drive {
                 let ejected = if self.ready { "" } else { ", ejected by an initiator" };
                 let kind = self.recordable.as_ref().map(Recordable::in_words).unwrap_or_default();
                 let (disc, size) = (disc.shown(), Size(self.bytes));
-                format!("{name}: {disc}, {size}{kind}{once}{ejected}{locked}")
+                let full = if self.store_full { ", its file system is full" } else { "" };
+                let misplaced = self.misplaced.as_ref();
+                let misplaced = misplaced.map(|why| format!("\n  {}", OneLine(why)));
+                let misplaced = misplaced.unwrap_or_default();
+                format!("{name}: {disc}, {size}{kind}{once}{ejected}{locked}{full}{misplaced}")
             }
         }
     }

@@ -281,9 +281,9 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         for (lun, size) in now.status.units.get(target).into_iter().flatten() {
             let device = now.status.devices.get(target).and_then(|units| units.get(lun));
             let _ = writeln!(text, "  unit {lun}, {}", unit(device, *size));
-            let Status { outages, losses, moved, .. } = &now.status;
+            let Status { outages, losses, moved, full, .. } = &now.status;
             let lost = "flushes fail until it is opened again: ";
-            for (told, what) in [(outages, ""), (losses, lost), (moved, "")] {
+            for (told, what) in [(outages, ""), (losses, lost), (moved, ""), (full, "")] {
                 if let Some(why) = told.get(target).and_then(|units| units.get(lun)) {
                     let _ = writeln!(text, "    {what}{}", OneLine(why));
                 }

@@ -167,8 +167,8 @@ impl std::fmt::Display for Info {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let id = self.id.as_deref().unwrap_or("none, it is blank");
         writeln!(f, "  id          {id}")?;
-        writeln!(f, "  size        {}", Size(self.size))?;
-        writeln!(f, "  used        {}, {} left", Size(self.used), Size(self.left))?;
+        writeln!(f, "  size        {} bytes", Size(self.size))?;
+        writeln!(f, "  used        {} bytes, {} left", Size(self.used), Size(self.left))?;
         write!(f, "  holds       {} blocks, {} file marks", self.blocks, self.filemarks)?;
         if self.write_once {
             write!(f, "\n  writes      once: nothing that is on it is written over")?;
@@ -244,7 +244,7 @@ async fn import(
             let blocks = blocks_of(file, block, encryption).await?;
             let bytes = import_file(tape, file, blocks).await?;
             let how = if encryption.is_some() { ", encrypted" } else { "" };
-            say_done(&format!("{} is file {number}: {}{how}", file.shown(), Size(bytes)))?;
+            say_done(&format!("{} is file {number}: {} bytes{how}", file.shown(), Size(bytes)))?;
         }
         Ok(())
     };
@@ -353,7 +353,7 @@ async fn export_all(tape: &mut Tape, decryption: &mut Decryption, dir: &Path) ->
         let synced = out.and_then(|file| file.sync_all());
         synced.or_fail(|| format!("cannot write {}", to.shown()))?;
         let rest = if damage.is_some() { ", the rest of it is damaged" } else { "" };
-        say_done(&format!("{}: {}{rest}", to.shown(), Size(bytes)))?;
+        say_done(&format!("{}: {} bytes{rest}", to.shown(), Size(bytes)))?;
         damaged += u64::from(damage.is_some());
         first = first.or(damage);
     }

@@ -29,6 +29,9 @@ pub struct Status {
     /// Where what is written to units goes whose files were moved.
     #[serde(default)]
     pub moved: BTreeMap<String, BTreeMap<u16, String>>,
+    /// Why units have no room that should have some.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub full: BTreeMap<String, BTreeMap<u16, String>>,
     /// How units are whose volume lies on another target that cannot be reached.
     #[serde(default)]
     pub outages: BTreeMap<String, BTreeMap<u16, String>>,

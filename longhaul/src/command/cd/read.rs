@@ -54,7 +54,7 @@ pub(super) async fn run(args: ReadArgs) -> Outcome {
     out.finish(&stop).await?;
     match is_stream(&args.to) {
         true => Ok(()),
-        false => say_done(&format!("{}: {}", args.to.shown(), Size(size))),
+        false => say_done(&format!("{}: {} bytes", args.to.shown(), Size(size))),
     }
 }
 

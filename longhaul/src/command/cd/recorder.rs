@@ -305,6 +305,12 @@ pub(super) fn check(answer: Result<Executed, Lost>) -> Result<(), Halt> {
             Err(Halt::Failed(Failure::new("the disc was taken out while it was used")))
         }
         Some(sense) if is_reset(&sense) => Err(Halt::Aborted),
+        Some(sense) if sense.key == Key::MediumError => Err(Halt::Refused(
+            refused(&sense.to_string()).hint(
+                "of a Longhaul drive `longhaul media list` on the server, and its log, say what is wrong with the file of the disc: it \
+                 may have been removed",
+            ),
+        )),
         Some(sense) => Err(Halt::Refused(refused(&sense.to_string()))),
         None => Err(Halt::Refused(refused(&format!("{:?}", done.status)))),
     }

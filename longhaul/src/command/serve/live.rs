@@ -103,6 +103,10 @@ pub(super) struct Prepared {
 /// The volumes that grow, by name.
 type Growths = BTreeMap<String, Growth>;
 
+/// Of a tape that has room, in a file system that has none.
+const STORE_FULL: &str =
+    "its file system is full, though the tape is not: what was to be written last had no room";
+
 impl Live {
     /// What `node` serves: the chains and disks are those of the volumes of `config`, in order.
     pub(super) fn new(
@@ -424,7 +428,9 @@ impl Live {
         status.keeps_reservations = Some(self.config.state.is_some() || self.cluster.is_some());
         status.cluster = self.cluster.as_ref().map(|cluster| cluster.observer().status());
         for Served { name, target, lun, .. } in &self.config.volumes {
-            let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
+            let Some(OpenVolume { chain, disk, .. }) = self.open_volumes.get(name) else {
+                continue;
+            };
             if let Some(device) = device_status(chain) {
                 let units = status.devices.entry(target.as_str().to_owned()).or_default();
                 units.insert(*lun, device);
@@ -433,6 +439,7 @@ impl Live {
                 (&mut status.outages, chain.observer().outage()),
                 (&mut status.losses, chain.loss()),
                 (&mut status.moved, chain.moved().filter(|_| chain.loss().is_none())),
+                (&mut status.full, disk.is_store_full().then(|| STORE_FULL.to_owned())),
             ];
             for (told, why) in told {
                 let Some(why) = why else { continue };

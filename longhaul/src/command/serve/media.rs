@@ -71,6 +71,8 @@ impl Live {
                 locked: disk.is_locked(),
                 write_once: disk.is_write_once(),
                 recordable: disk.recordable_disc().map(recordable),
+                store_full: disk.is_store_full(),
+                misplaced: chain.moved(),
             })
         };
         self.volumes().iter().filter_map(drive).collect()

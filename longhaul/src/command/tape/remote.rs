@@ -189,7 +189,7 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
     }
     match is_stream(&args.to) {
         true => Ok(()),
-        false => say_done(&format!("{}: {}", args.to.shown(), Size(bytes))),
+        false => say_done(&format!("{}: {} bytes", args.to.shown(), Size(bytes))),
     }
 }
 
@@ -238,7 +238,7 @@ async fn write_out(pieces: Vec<Bytes>, out: &mut Output) -> Outcome<u64> {
 }
 
 fn read_before(bytes: u64) -> String {
-    format!("{} were read before", Size(bytes))
+    format!("{} bytes were read before", Size(bytes))
 }
 
 fn unusable(why: Unusable, bytes: u64) -> Failure {
@@ -354,27 +354,51 @@ struct Written {
     bytes: u64,
     end: u64,
     is_full: bool,
+    /// It is the store of the tape that is.
+    is_store_full: bool,
 }
 
 impl Written {
     /// It in words; a tape that was too short is a failure.
     fn told(self, at: Position, is_encrypted: bool) -> Outcome<String> {
-        let Self { bytes, end, is_full } = self;
+        let Self { bytes, end, is_full, .. } = self;
         let blocks = format!("blocks {} to {end}", at.object);
         let place = at.file.map_or(blocks, |file| format!("file {file} of the tape"));
+        let encrypted = if is_encrypted { ", encrypted" } else { "" };
         match is_full {
-            false if is_encrypted => Ok(format!("{place}: {}, encrypted", Size(bytes))),
-            false => Ok(format!("{place}: {}", Size(bytes))),
-            true if is_encrypted && bytes > 0 => Err(Failure::new("the tape is full")
-                .because(format!("it holds {bytes} encrypted bytes as {place}, without a last block"))
-                .hint("the rest was not written, and who reads the file is told that its end is missing: take a longer tape")),
-            true if bytes == 0 => Err(Failure::new("the tape is full")
-                .because("no block of it has room")
-                .hint("nothing was written: take a longer tape")),
-            true => Err(Failure::new("the tape is full")
-                .because(format!("it holds the first {bytes} bytes as {place}"))
-                .hint("the rest was not written: take a longer tape, or go on with another one")),
+            true => Err(self.cut_off(&place, is_encrypted)),
+            false => Ok(format!("{place}: {} bytes{encrypted}", Size(bytes))),
         }
+    }
+
+    /// Why not all is on the tape.
+    fn cut_off(self, place: &str, is_encrypted: bool) -> Failure {
+        let bytes = self.bytes;
+        let what = match self.is_store_full {
+            true => "the file system of the server is full, and the tape is not",
+            false => "the tape is full",
+        };
+        let why = match (bytes, is_encrypted) {
+            (0, _) => "no block of it has room".to_owned(),
+            (_, true) => {
+                format!("it holds {bytes} encrypted bytes as {place}, without a last block")
+            }
+            (_, false) => format!("it holds the first {bytes} bytes as {place}"),
+        };
+        let hint = match (self.is_store_full, bytes, is_encrypted) {
+            (true, 0, _) => "nothing was written: make room there, and write it again",
+            (true, ..) => {
+                "the rest was not written: make room there, and write it again in the same place"
+            }
+            (false, 0, _) => "nothing was written: take a longer tape",
+            (false, _, true) => {
+                "the rest was not written, and who reads the file is told that its end is missing: take a longer tape"
+            }
+            (false, _, false) => {
+                "the rest was not written: take a longer tape, or go on with another one"
+            }
+        };
+        Failure::new(what).because(why).hint(hint)
     }
 }
 
@@ -406,6 +430,7 @@ async fn copy_in(
                 bytes: write.stable_bytes(),
                 end: write.stable_object(),
                 is_full: write.is_full(),
+                is_store_full: write.is_store_full(),
             });
         }
         let takes = !is_ended && write.has_room();

@@ -40,6 +40,8 @@ struct Drive {
     /// How many objects the tape has room for, and where it warns of its end.
     room: usize,
     warns_at: usize,
+    /// It is the store of the tape that has no more room.
+    has_full_store: bool,
     is_write_once: bool,
     /// The next commands are refused so.
     busy: u32,
@@ -118,7 +120,11 @@ impl Drive {
         // A mark has room where a block has none.
         let room = self.room.saturating_add(usize::from(objects.first() == Some(&Object::Mark)));
         if !objects.is_empty() && self.head + objects.len() > room {
-            let sense = Sense::new(Key::VolumeOverflow, Additional::END_OF_PARTITION);
+            let why = match self.has_full_store {
+                true => Additional::SPACE_ALLOCATION_FAILED,
+                false => Additional::END_OF_PARTITION,
+            };
+            let sense = Sense::new(Key::VolumeOverflow, why);
             return check(sense.with_stream(Stream::END));
         }
         if self.is_write_once && !objects.is_empty() && self.head < self.tape.len() {
@@ -548,7 +554,7 @@ fn full_tape_ends_behind_a_mark_with_what_was_acknowledged() {
                 continue;
             }
             assert_eq!(writer.failure(), None, "{step} {fault:?}");
-            assert!(writer.is_full() && writer.is_near_end());
+            assert!(writer.is_full() && writer.is_near_end() && !writer.is_store_full());
             let mut expected = objects(&contents()[..8]);
             expected.push(Object::Mark);
             assert_eq!(drive.durable, expected, "{step} {fault:?}");
@@ -569,6 +575,21 @@ fn full_tape_that_is_written_once_ends_so_too() {
         let mut expected = objects(&contents()[..room]);
         expected.push(Object::Mark);
         assert_eq!(drive.durable, expected, "{room}");
+    }
+}
+
+/// It is the same to the tape, and not to who has to do something about it.
+#[test]
+fn full_store_of_a_tape_is_told_from_a_full_tape() {
+    for step in 0..20 {
+        let mut drive = Drive::new();
+        (drive.room, drive.has_full_store) = (step, true);
+        let (writer, _) = write(&mut drive, &[]);
+        assert_eq!(writer.failure(), None, "{step}");
+        assert!(writer.is_full() && writer.is_store_full() && !writer.is_near_end());
+        let mut expected = objects(&contents()[..step]);
+        expected.extend((step > 0).then_some(Object::Mark));
+        assert_eq!(drive.durable, expected, "{step}");
     }
 }
 

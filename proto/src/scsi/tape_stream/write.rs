@@ -11,6 +11,7 @@ use super::item::{Content, Item};
 use super::placement::{End, Goal, Landmark, Placed, Placement, position};
 use super::{Request, Settings, Stream};
 use crate::scsi::command::Command;
+use crate::scsi::sense::Additional;
 
 /// How often in a row it may begin anew without that anything more was acknowledged.
 const STALLS_MAX: u32 = 16;
@@ -82,6 +83,7 @@ pub struct Write {
     is_finished: bool,
     is_near_end: bool,
     is_full: bool,
+    is_store_full: bool,
     /// Behind what did not fit a file mark, or a block, was written that was on its way.
     is_marked: bool,
     has_stray: bool,
@@ -119,6 +121,7 @@ impl Write {
             is_finished: false,
             is_near_end: false,
             is_full: false,
+            is_store_full: false,
             is_marked: false,
             has_stray: false,
             is_reset: false,
@@ -173,6 +176,12 @@ impl Write {
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.is_full
+    }
+
+    /// Whether it is the store of the tape that is full, where the drive tells that.
+    #[must_use]
+    pub const fn is_store_full(&self) -> bool {
+        self.is_store_full
     }
 
     /// How many bytes of blocks are on the medium for good.
@@ -374,6 +383,9 @@ impl Write {
                 self.note_later(trouble);
             }
             (Err(Trouble::Full), _) => {
+                self.is_store_full |= answer
+                    .sense
+                    .is_some_and(|sense| sense.additional == Additional::SPACE_ALLOCATION_FAILED);
                 let left = answer.sense.and_then(|sense| sense.information);
                 let rest = self.keep_part(purpose, left.unwrap_or(u64::MAX));
                 self.state = State::Draining(Trouble::Full, rest);

@@ -18,7 +18,7 @@ use volume::tape::{Moved, OpenError, Place, Read, Tape, TapeError};
 use super::super::answer::Abort;
 use super::super::fault::{Fault, INTERNAL};
 use super::super::{Nexus, Response, data};
-use super::Core;
+use super::{Core, Disk};
 use crate::log_limiter::Permit;
 
 /// A block up to this length is copied out of the record it was read with: each that is not keeps all of that, and a place
@@ -45,6 +45,14 @@ struct Opened {
     tape: Tape,
     /// An initiator was told that what was written could not be made stable.
     is_told: bool,
+}
+
+impl Disk {
+    /// Whether the last that was written to a tape had no room in its store.
+    #[must_use]
+    pub fn is_store_full(&self) -> bool {
+        self.core.tape.as_ref().is_some_and(|tape| tape.is_full_told.load(Ordering::Relaxed))
+    }
 }
 
 impl LoadedTape {
@@ -251,7 +259,7 @@ impl Core {
         opened.map_err(|why| match why {
             OpenError::Volume(error) => self.fault(&error, None),
             why => {
-                self.tell_of_tape(&why);
+                self.tell_of_tape(&why, "the tape failed");
                 Sense::new(Key::MediumError, Additional::INCOMPATIBLE_FORMAT).into()
             }
         })
@@ -369,16 +377,15 @@ impl Core {
     fn tape_fault(&self, error: &TapeError, left: u64) -> Fault {
         let sense = match error {
             TapeError::Full => tape::overflow(left),
-            // To a client that writes, a store that is full is a tape that is.
             TapeError::Volume(error) if error.kind == volume::Kind::NoSpace => {
                 if self.tape.as_ref().is_none_or(|loaded| loaded.is_full_now()) {
-                    self.tell_of_tape(error);
+                    self.tell_of_tape(error, "the store of the tape is full, and the tape is not");
                 }
-                tape::overflow(left)
+                tape::store_full(left)
             }
             TapeError::Volume(error) => return self.fault(error, None),
             TapeError::Damaged { .. } => {
-                self.tell_of_tape(error);
+                self.tell_of_tape(error, "the tape failed");
                 let sense = Sense::new(Key::MediumError, Additional::UNRECOVERED_READ_ERROR);
                 sense.with_information(left)
             }
@@ -392,10 +399,10 @@ impl Core {
         sense.into()
     }
 
-    fn tell_of_tape(&self, error: &dyn std::error::Error) {
+    fn tell_of_tape(&self, error: &dyn std::error::Error, event: &str) {
         let (target, lun) = (&self.state.target, self.state.lun);
         if let Some((Permit { suppressed }, _)) = self.state.log_limiter.permit() {
-            warn!(target, lun, %error, suppressed, "the tape failed");
+            warn!(target, lun, %error, suppressed, "{event}");
         }
     }
 }

@@ -55,6 +55,14 @@ pub const fn overflow(left: u64) -> Sense {
     sense.with_stream(Stream::END).with_information(left)
 }
 
+/// The same of a medium that has room, in a store that has none. SSC-4 has no code for that: key, EOM and INFORMATION are
+/// those of the end of the medium, which initiators act by, and the additional sense is that of a full store (SBC-3, 4.7.3.6).
+#[must_use]
+pub const fn store_full(left: u64) -> Sense {
+    let sense = Sense::new(Key::VolumeOverflow, Additional::SPACE_ALLOCATION_FAILED);
+    sense.with_stream(Stream::END).with_information(left)
+}
+
 /// What a command asks for, or why it is refused.
 pub(super) fn plan(
     cdb: TapeCdb,

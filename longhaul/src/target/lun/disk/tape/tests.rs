@@ -431,20 +431,23 @@ async fn exchange_that_is_not_waited_for_changes_nothing() {
 }
 
 #[test]
-fn full_store_is_the_end_of_the_medium() {
+fn full_store_is_told_as_such_where_the_medium_would_end() {
     let disk = Arc::new(Faulty::new(SIZE, 512));
     let drive = drive_of(Arc::<Faulty>::clone(&disk));
     good(&write(&drive, 1, 300));
     disk.fail(Verb::Write, Kind::NoSpace);
-    let is_told = || drive.core.tape.as_ref().unwrap().is_full_told.load(Ordering::Relaxed);
-    assert!(!is_told());
-    assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
-    // Told once, until something can be written again.
-    assert!(is_told());
+    assert!(!drive.is_store_full());
+    let full = sense_of(&write(&drive, 2, 400));
+    assert_eq!(full, tape::store_full(400));
+    // What initiators act by is that of the end of the medium (SSC-4, table 4).
+    let end = tape::overflow(400);
+    assert_eq!((full.key, full.stream, full.information), (end.key, end.stream, end.information));
+    // The log is told once, until something can be written again.
+    assert!(drive.is_store_full());
     disk.fail(Verb::Write, Kind::NoSpace);
-    assert_eq!(sense_of(&write(&drive, 2, 400)), tape::overflow(400));
+    assert_eq!(sense_of(&write(&drive, 2, 400)), tape::store_full(400));
     good(&run(&drive, &MARK));
-    assert!(is_told());
+    assert!(drive.is_store_full());
     good(&run(&drive, &REWIND));
     assert_eq!(run(&drive, &READ_1000).data.concat(), vec![1; 300]);
     assert_eq!(sense_of(&run(&drive, &READ_1000)), tape::filemark(1000));
