@@ -73,11 +73,16 @@ fn is_same(one: &Arg, other: &Arg) -> bool {
     one.get_help_heading() == other.get_help_heading() && what(one) == what(other)
 }
 
+/// Whether two are options of one name under one heading, which may have other texts.
+fn is_called(one: &Arg, other: &Arg) -> bool {
+    one.get_help_heading() == other.get_help_heading() && one.get_long() == other.get_long()
+}
+
 fn help(option: &Arg) -> String {
     option.get_help().map(ToString::to_string).unwrap_or_default()
 }
 
-/// What only this command has, and the headings of what it shares.
+/// What only this command has, and the headings of what it shares: of one that it does not share as a whole, what.
 fn own(text: &mut String, page: &Page<'_>, shared: &BTreeMap<&str, Vec<&Arg>>) {
     let is_shared = |option: &&Arg| {
         let heading = option.get_help_heading().and_then(|heading| shared.get(heading));
@@ -85,16 +90,34 @@ fn own(text: &mut String, page: &Page<'_>, shared: &BTreeMap<&str, Vec<&Arg>>) {
     };
     let (common, own): (Vec<&Arg>, Vec<&Arg>) = page.options.iter().copied().partition(is_shared);
     section(text, &page.name, &own);
-    let has =
-        |heading: &&&str| common.iter().any(|option| option.get_help_heading() == Some(heading));
     let links: Vec<_> = shared
-        .keys()
-        .filter(|heading| has(heading) && !OF_ALL.contains(heading))
-        .map(|heading| link(heading))
+        .iter()
+        .filter(|(heading, _)| !OF_ALL.contains(heading))
+        .filter(|(heading, _)| common.iter().any(|it| it.get_help_heading() == Some(heading)))
+        .map(|(heading, all)| shares(page, heading, all))
         .collect();
     if !links.is_empty() {
-        let _ = writeln!(text, "\nShared: {}.", links.join(", "));
+        let _ = writeln!(text, "\nShared: {}.", links.join("; "));
     }
+}
+
+/// What a page has of all that is shared under a heading.
+fn shares(page: &Page<'_>, heading: &str, all: &[&Arg]) -> String {
+    let is_there = |option: &&Arg| page.options.iter().any(|own| is_called(own, option));
+    let (has, lacks): (Vec<&Arg>, Vec<&Arg>) = all.iter().copied().partition(is_there);
+    let link = link(heading);
+    match lacks.len() {
+        0 => link,
+        lacking if lacking < has.len() => format!("{link} without {}", names(&lacks)),
+        _ => format!("of {link} {}", names(&has)),
+    }
+}
+
+fn names(options: &[&Arg]) -> String {
+    let mut names: Vec<_> = options.iter().filter_map(|option| option.get_long()).collect();
+    names.dedup();
+    let names: Vec<_> = names.iter().map(|name| format!("`--{name}`")).collect();
+    names.join(", ")
 }
 
 fn section(text: &mut String, heading: &str, options: &[&Arg]) {
