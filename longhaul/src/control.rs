@@ -387,19 +387,29 @@ fn is_hung_up(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
+const WHO_MAY_ASK: &str = "only root, and the user that it runs as, may ask it: use `sudo`";
+
 impl AskError {
     /// The failure as a person reads it.
     pub fn into_failure(self, path: &Path) -> Failure {
         let failure = Failure::new(format!("cannot ask {}", path.shown()));
         match self {
             Self::Refused(why) => Failure::new(why),
+            Self::Connect(why)
+                if path == Path::new(DEFAULT) && why.kind() == io::ErrorKind::NotFound =>
+            {
+                Failure::new("no server was found here").because(format!(
+                    "none of this user has a control socket, and there is no {DEFAULT}"
+                ))
+                .hint("a server of another user is asked by that user, or where `--control PATH` names its socket")
+            }
+            Self::Connect(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+                failure.because(why).hint(WHO_MAY_ASK)
+            }
             Self::Left(_) | Self::Connect(_) => failure.because(self).hint(
                 "`serve` listens there if it is told so: `control` in its file, or --control",
             ),
-            Self::Broken(why) if is_hung_up(&why) => {
-                let failure = failure.because(why);
-                failure.hint("only root, and the user that it runs as, may ask it: use `sudo`")
-            }
+            Self::Broken(why) if is_hung_up(&why) => failure.because(why).hint(WHO_MAY_ASK),
             Self::Silent => failure
                 .because(self)
                 .hint("it may be stopped (`kill -CONT PID` lets it go on), or busy with a reload"),
@@ -445,6 +455,29 @@ mod tests {
         there.write_all(b"status\n").await.unwrap();
         drop(there);
         assert_eq!(hear(here).await.unwrap().unwrap().verb, "status");
+    }
+
+    /// Each server has a socket of its own where none is named: the hint is not to name one.
+    #[test]
+    fn server_that_is_not_there_and_one_that_may_not_be_asked_are_told_as_such() {
+        let told = |kind: io::ErrorKind, path: &str| {
+            AskError::Connect(kind.into()).into_failure(Path::new(path)).to_string()
+        };
+        let none = told(io::ErrorKind::NotFound, DEFAULT);
+        assert!(
+            none.starts_with("no server was found here") && none.contains("--control"),
+            "{none}"
+        );
+        let named = told(io::ErrorKind::NotFound, "control.sock");
+        assert!(
+            named.contains("cannot ask control.sock") && named.contains("listens there if"),
+            "{named}"
+        );
+        let forbidden = told(io::ErrorKind::PermissionDenied, DEFAULT);
+        assert!(
+            forbidden.contains("only root") && !forbidden.contains("if it is told"),
+            "{forbidden}"
+        );
     }
 
     #[test]

@@ -43,9 +43,17 @@ fn at_the_end_too(arg: Arg) -> Arg {
     if arg.is_positional() { arg } else { arg.global(true) }
 }
 
-/// The server is named by the URI.
+/// The server is named by the URI, which stands before the commands also in how those within them are used.
 fn without_control(command: clap::Command) -> clap::Command {
-    command.mut_arg("control", |control| control.hide(true))
+    let name = command.get_name().to_owned();
+    let command = command.mut_arg("control", |control| control.hide(true));
+    command.mut_subcommands(|within| {
+        let own = within.get_name().to_owned();
+        let usage = within.clone().render_usage().to_string();
+        let usage = usage.trim_start_matches(&format!("Usage: {own}"));
+        let usage = usage.trim_start_matches(" [OPTIONS]");
+        within.override_usage(format!("longhaul admin <URI> {name} {own} [OPTIONS]{usage}"))
+    })
 }
 
 /// Each is the command of this name.
