@@ -40,6 +40,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
         OpenError::Missing => {
             "look at the path; `serve`, `attach` and `key init` make the file of a volume when they are given its size"
         }
+        OpenError::Unmakeable(_) => "name a place on a file system that can be written",
         OpenError::NoDevice => {
             "is it connected, and the name right? `lsblk` lists devices; no file is made in /dev, where it would be in memory"
         }
@@ -53,7 +54,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "look at the path: its directory, or the device, is not there"
         }
         OpenError::System(why) if why.kind() == ErrorKind::PermissionDenied => {
-            "let this user read and write it, and its directory if it is to be made; or have it opened read-only (`attach --read-only`, \
+            "let this user read and write it, and its directory if it is to be made; where it is only read, have it opened read-only (`attach --read-only`, \
              `read_only` of a volume of `serve`)"
         }
         OpenError::WriteProtected => {
@@ -66,6 +67,16 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
     };
     let hint = hint.to_owned();
     Failure::new(what).because(why).hint(hint)
+}
+
+/// The same of what was to be opened read-only, as which nothing is made.
+pub(crate) fn explain_read_only(what: String, why: OpenError) -> Failure {
+    match why {
+        OpenError::Missing => {
+            Failure::new(what).because(why).hint("look at the path: what is only read is not made")
+        }
+        why => explain(what, why),
+    }
 }
 
 /// Adds what the user can do about an image.
@@ -150,7 +161,7 @@ const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log ho
     is thought of; `longhaul replay --dry-run FILE` shows which places would be replaced";
 
 /// What to do about a unit that holds no blocks.
-const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit, and 0 if it is left out: try /1 and so on";
+const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit, and 0 if it is left out: try others, /0, /1 and so on";
 
 /// What to do about a client that is paused.
 const PAUSED: &str = "on the server: `longhaul clients` shows who is paused, and `longhaul config set clients.NAME.paused=false` ends that";

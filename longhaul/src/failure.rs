@@ -70,10 +70,16 @@ impl Failure {
         self.output_closed
     }
 
+    /// Whether what failed is said with this name.
+    #[must_use]
+    pub fn names(&self, part: &str) -> bool {
+        self.what.contains(part)
+    }
+
     /// The same failure, of `part`, unless it names that already.
     #[must_use]
     pub fn within_unless_named(self, part: &str) -> Self {
-        if self.what.contains(part) { self } else { self.within(part) }
+        if self.names(part) { self } else { self.within(part) }
     }
 
     /// The same failure, of one `part` among several.

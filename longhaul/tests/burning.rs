@@ -221,6 +221,8 @@ fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
             let before = fs::metadata(path("disc.iso")).unwrap().blocks() * 512;
             let burn = Burn::start(home, &words.concat());
             wait_for(&path("disc.iso"), before + (8 << 20));
+            let said = refused(home, &["media", "eject", "burner", "--control", "control.sock"]);
+            assert!(said.contains("a disc is being burnt in it"), "{said}");
             burn.interrupt();
             let (said, is_burnt) = burn.end();
             assert!(!is_burnt && said.contains("cd burn --continue"), "{said}");
@@ -257,6 +259,43 @@ fn burn_that_was_interrupted_is_gone_on_with_or_closed() {
         assert_ne!(whole, other);
         assert!(server.stop().success());
     }
+}
+
+/// The server writes to it where it is, and whoever looks for it is told.
+#[test]
+fn disc_whose_file_was_moved_or_removed_is_told_as_such() {
+    let home = tempfile::tempdir().unwrap();
+    let (home, path) = (home.path(), |name: &str| home.path().join(name));
+    image(&path("image"), 1 << 20, 5);
+    fs::write(path("empty"), "").unwrap();
+    let volumes = ["moved=cdrom:a.iso,blank=bd-r", "removed=cdrom:b.iso,blank=dvd+rw"];
+    let (server, uri) = serve(home, "127.0.0.1:0", &volumes);
+    let list = || done(home, &["media", "list", "--control", "control.sock"]);
+    assert!(!list().contains("while it is in use"));
+    let over = format!("{uri}removed");
+    let said = refused(home, &["copy", "file:image", &over]);
+    assert!(said.contains("`longhaul cd burn ") && said.contains("optical drive"), "{said}");
+    for words in [["cd", "toc", "a.iso"], ["cd", "toc", "file:a.iso"]] {
+        let said = refused(home, &words);
+        assert!(said.contains("NAME=cdrom:a.iso` has it in a drive"), "{said}");
+    }
+    let empty = ["media", "load", "moved", "empty", "--control", "control.sock"];
+    let said = refused(home, &empty);
+    assert!(said.contains("`--blank cd-r` of `media load`"), "{said}");
+    fs::rename(path("a.iso"), path("c.iso")).unwrap();
+    fs::remove_file(path("b.iso")).unwrap();
+    let listed = list();
+    let told = |name: &str, what: &str| {
+        let mut lines = listed.lines().skip_while(|line| !line.starts_with(name));
+        assert!(lines.nth(1).is_some_and(|line| line.contains(what)), "{listed}");
+    };
+    told("moved: ", "a.iso has been moved while it is in use");
+    told("removed: ", "b.iso has been removed while it is in use");
+    let said = refused(home, &["cd", "burn", &over, "image"]);
+    assert!(said.contains("`longhaul media list` on the server, and its log, say"), "{said}");
+    assert!(said.contains("acknowledged all of the image, and not that it is stable"), "{said}");
+    // What was lost is an error at its end too.
+    assert!(!server.stop().success());
 }
 
 /// The blocks of the track that is not closed: `track  1     data, session 1, 3000 blocks from 0 on, open`.

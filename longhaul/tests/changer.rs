@@ -347,7 +347,11 @@ fn operator_imports_and_exports_and_initiators_are_told() {
         (&["move", "library", "B2", "slot:3"], "there is a cartridge in slot:3 already"),
         (&["move", "other", "B2", "slot:1"], "it has library"),
         (&["load", "library-drive0", "tapes/A1"], "is a drive of the media changer library"),
-        (&["eject", "library-drive0"], "is a drive of the media changer library"),
+        // The first slot that is free.
+        (&["eject", "library-drive0"], "`longhaul media move library drive:0 slot:1 --control"),
+        (&["eject", "library-drive1"], "there is no cartridge in it"),
+        // The first that is full.
+        (&["load", "library-drive1", "x"], "`longhaul media move library slot:2 drive:1 --control"),
     ] {
         let (said, done) = media(home.path(), words);
         assert!(!done && said.contains(why), "{words:?}: {said}");

@@ -114,6 +114,16 @@ fn files_are_written_found_and_read_back() {
     let there = refused(home.path(), &["tape", "read", &uri, "a"]);
     assert!(there.contains("it exists already") && fs::read(path("a")).unwrap() == files[0]);
     let beyond = refused(home.path(), &["tape", "read", &uri, "out", "--file", "9"]);
+    assert_eq!(beyond.matches(&*uri).count(), 1, "{beyond}");
+    let nowhere = refused(home.path(), &["tape", "read", &uri, "no/such/out"]);
+    assert!(nowhere.contains("`mkdir -p no/such` makes it"), "{nowhere}");
+    let loaded = refused(home.path(), &["tape", "info", "a.tape"]);
+    assert!(loaded.contains("`longhaul tape status URI` shows it"), "{loaded}");
+    for words in [["tape", "status", "a.tape"], ["tape", "status", "tape:a.tape"]] {
+        let path = refused(home.path(), &words);
+        assert!(path.contains("`longhaul tape info a.tape`"), "{path}");
+        assert!(path.contains("NAME=tape:a.tape` has it in"), "{path}");
+    }
     assert!(!path("out").exists(), "nothing was read");
     assert!(beyond.contains("has no such file") && beyond.contains("3 file marks"), "{beyond}");
     let other = refused(home.path(), &["tape", "read", &uri, "out", "--fixed", "600"]);
@@ -614,13 +624,19 @@ fn encrypted_file_that_does_not_fit_has_no_end() {
 #[test]
 fn trouble_with_a_tape_is_told_in_words() {
     let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("in"), bytes(2 << 20)).unwrap();
+    fs::write(home.path().join("nothing"), "").unwrap();
+    let missing = ["serve", "--listen", "127.0.0.1:0", "--volume", "a=tape:no.tape,read_only"];
+    let said = refused(home.path(), &missing);
+    assert!(said.contains("what is only read is not made"), "{said}");
+    let said = refused(home.path(), &["tape", "import", "nothing", "in", "--size", "4M"]);
+    assert!(said.contains("it is empty") && said.contains("remove it: then"), "{said}");
     let volumes = [
         "small=tape:s.tape,size=1M",
         "locked=tape:s.tape,read_only",
         "empty=tape:",
         "disk=memory:1M",
     ];
-    fs::write(home.path().join("in"), bytes(2 << 20)).unwrap();
     let (server, uri) = serve(home.path(), volumes[0]);
     let said = refused(home.path(), &["tape", "write", &uri, "in"]);
     assert!(said.contains("the tape is full: it holds the first"), "{said}");

@@ -22,7 +22,7 @@ use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
 use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};
 use crate::config::{idle_direct, idle_size};
-use crate::explain::{explain, explain_connect, explain_image, explain_open};
+use crate::explain::{explain, explain_connect, explain_image, explain_open, explain_read_only};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::sealing::{self, Seal};
@@ -136,7 +136,10 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
         }
     }
     let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
-    let (opened, made) = opened.map_err(|why| explain(what(), why))?;
+    let (opened, made) = opened.map_err(|why| match options.read_only {
+        true => explain_read_only(what(), why),
+        false => explain(what(), why),
+    })?;
     let mut store = Store::new("file", opened.opened("file"));
     if let (true, Some(close)) = (made, &store.opened.abilities.close) {
         store.made = CreatedFile::new(path, close);

@@ -47,9 +47,10 @@ enum Action {
     },
     /// Read the disc, from its first block to its last; what lies between its tracks is zeroes
     Read(read::ReadArgs),
-    /// Burn an image onto the disc: a blank CD-R, DVD+R or BD-R, or one that can be written over
+    /// Burn an image onto the disc: a blank CD-R or BD-R (a DVD-R or DVD+R too, where a drive has them), or one that can be
+    /// written over, as a DVD+RW
     Burn(burn::BurnArgs),
-    /// Close a CD-R, DVD+R or BD-R that was not burnt to its end: all drives read it then
+    /// Close a disc that is written once, as a CD-R or BD-R, and was not burnt to its end: all drives read it then
     Close(close::CloseArgs),
 }
 
@@ -57,7 +58,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct DriveArgs {
     /// The drive: its URI
-    #[arg(value_parser = named::volume)]
+    #[arg(value_parser = named::optical_drive)]
     uri: Uri,
     #[command(flatten)]
     login: LoginArgs,

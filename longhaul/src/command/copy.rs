@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::HumanBytes;
+use proto::scsi::DeviceType;
 use serde::Serialize;
 use volume::layer::padded::Padded;
 use volume::layer::read_only::ReadOnly;
@@ -404,6 +405,11 @@ impl Args {
         let to = &self.destination.uri;
         let what = || format!("cannot copy to {to}");
         let volume = destination.volume();
+        if volume.shape().read_only && is_optical(destination).await {
+            return Err(Failure::new(what())
+                .because("it is an optical drive, whose discs are read-only to a copy")
+                .hint(format!("nothing was written; `longhaul cd burn {to} IMAGE` writes a disc that can be written")));
+        }
         if volume.shape().read_only {
             return Err(Failure::new(what()).because("it is read-only").hint(super::READ_ONLY));
         }
@@ -417,6 +423,12 @@ impl Args {
             )),
         }
     }
+}
+
+/// Whether a volume is the disc in a drive.
+async fn is_optical(chain: &Chain) -> bool {
+    let probed = chain.probe().await.ok().flatten();
+    probed.is_some_and(|target| target.device_type == DeviceType::Optical.code())
 }
 
 /// What is to be copied of `source`: whole blocks, of which a file that is made keeps no more than `size`.

@@ -59,6 +59,35 @@ pub(super) fn volume(text: &str) -> Result<Uri, String> {
     }
 }
 
+/// Reads the optical drive of a server.
+pub(super) fn optical_drive(text: &str) -> Result<Uri, String> {
+    unit(text, |path| {
+        format!(
+            "`longhaul serve --volume NAME=cdrom:{path}` has it in a drive, and prints the URI of that"
+        )
+    })
+}
+
+/// Reads the tape drive of a server.
+pub(super) fn tape_drive(text: &str) -> Result<Uri, String> {
+    unit(text, |path| {
+        format!(
+            "`longhaul tape info {path}` and `tape export` look at a tape without a drive; `longhaul serve --volume NAME=tape:{path}` has \
+             it in one, and prints the URI of that"
+        )
+    })
+}
+
+/// Reads the unit of a server. Of the file of a medium it is told how that is used.
+fn unit(text: &str, how: impl FnOnce(&str) -> String) -> Result<Uri, String> {
+    match text.parse::<Uri>() {
+        Err(UriError::NoScheme(_)) if is_file(Path::new(text)) && named(text)?.is_none() => {
+            Err(format!("`{text}` is a file, and no drive of a server: {}", how(text)))
+        }
+        _ => volume(text),
+    }
+}
+
 /// The volume of this name; `None` if none has it. Refused where a file has it too.
 pub(super) fn named(word: &str) -> Result<Option<Uri>, String> {
     let is_file = is_file(Path::new(word));

@@ -79,7 +79,6 @@ fn refuse_directory(path: &Path, from: &Uri) -> Outcome {
     let name = from.path().and_then(Path::file_name).unwrap_or_else(|| OsStr::new("disk.img"));
     let inside = path.join(name);
     let (shown, inside) = (path.shown(), inside.shown());
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if path.is_dir() {
         let what = Failure::new("it is a directory");
         return Err(what.hint(format!("name the file in it: {inside}")));
@@ -91,13 +90,19 @@ fn refuse_directory(path: &Path, from: &Uri) -> Outcome {
             what.hint(format!("`mkdir -p {shown}` makes it; then name the file in it: {inside}"))
         );
     }
+    if path.exists() { Ok(()) } else { refuse_missing_directory(path) }
+}
+
+/// Refuses a file in a directory that does not exist.
+pub(super) fn refuse_missing_directory(path: &Path) -> Outcome {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match parent.filter(|parent| !parent.exists()) {
-        Some(parent) if !path.exists() => {
+        Some(parent) => {
             let parent = parent.shown();
             let what = Failure::new(format!("the directory {parent} does not exist"));
             Err(what.hint(format!("`mkdir -p {parent}` makes it, or the path is wrong")))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::block_in_place;
 
-use super::new_file::NewFile;
+use super::new_file::{NewFile, refuse_missing_directory};
 use super::{standard_output, unless_stopped};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
@@ -56,6 +56,7 @@ impl Output {
             }
             Err(_) => {
                 let new = NewFile::at(path).map_err(|why| why.within(&cannot()))?;
+                refuse_missing_directory(path).map_err(|why| why.within(&cannot()))?;
                 Ok(Self::New(LazyFile { path: path.to_owned(), new, file: None }))
             }
         }

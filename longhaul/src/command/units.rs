@@ -103,7 +103,7 @@ pub(super) async fn describe_unit(uri: &Uri, unit: &dyn RawUnit) -> UnitInfo {
         info.tape = tape(unit).await;
     }
     if ready.is_ok() && is(DeviceType::Optical) {
-        info.disc = Contents::of(uri, unit).await.ok().map(|contents| contents.disc);
+        info.disc = Contents::of_ready(uri, unit).await.ok().map(|contents| contents.disc);
     }
     let is_blank = info.disc.as_ref().is_some_and(Disc::is_blank);
     if ready.is_ok() && !is(DeviceType::Tape) && !is_blank {

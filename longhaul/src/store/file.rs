@@ -204,7 +204,10 @@ fn create_synced(
     if is_among_devices(path) {
         return Err(OpenError::NoDevice);
     }
-    let file = File::open(path, Access::Create)?;
+    let file = File::open(path, Access::Create).map_err(|why| match why.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => OpenError::Unmakeable(why),
+        _ => why.into(),
+    })?;
     if let Err(why) = file.set_len(size).and_then(|()| sync(path)) {
         std::fs::remove_file(path)?;
         let large = why.kind() == io::ErrorKind::FileTooLarge;

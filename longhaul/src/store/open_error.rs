@@ -20,6 +20,9 @@ pub enum OpenError {
     /// It is not there, and no size was given to make it with.
     #[error("it does not exist")]
     Missing,
+    /// It is not there, and its file system is one in which none is made.
+    #[error("it does not exist, and cannot be made")]
+    Unmakeable(#[source] io::Error),
     /// Its size is not the one asked for.
     #[error("it is {found} bytes long, not {asked}")]
     OtherSize {

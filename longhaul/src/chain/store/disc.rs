@@ -10,7 +10,7 @@ use super::{Store, retry_while_locked};
 use crate::chain::OpenOptions;
 use crate::chain::created_file::{CreatedFile, refuse_options};
 use crate::config::BlankDisc;
-use crate::explain::explain;
+use crate::explain::{explain, explain_read_only};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::recorded_disc::{RECORD_BLOCKS, RecordedDisc};
 use crate::store::abilities::Opened;
@@ -35,6 +35,9 @@ pub(super) async fn open(uri: &Uri, disc: Option<&Path>, options: &OpenOptions) 
     };
     if let Some(blank) = options.blank.filter(|_| !path.exists()) {
         return make(uri, path, blank, options).await;
+    }
+    if options.read_only && !path.exists() {
+        return Err(explain_read_only(what(), OpenError::Missing));
     }
     let image = open_file(uri, path, &as_image(options)).await?;
     let recorded = RecordedDisc::load(&*image.volume).await.or_fail(what)?;
@@ -72,12 +75,12 @@ fn as_image(options: &OpenOptions) -> FileOptions {
 async fn open_file(uri: &Uri, path: &Path, with: &FileOptions) -> Outcome<Opened> {
     let opened = retry_while_locked(path, || file::open_or_make(path, with)).await;
     let (opened, _) = opened.map_err(|why| {
-        let is_missing = matches!(why, OpenError::Missing);
-        let failure = explain(format!("cannot open {uri}"), why);
-        match is_missing {
-            true => failure.hint("look at the path; `blank=cd-r` of `serve`, or `--blank cd-r` of `media load`, makes a blank disc there, as `dvd+rw` and `bd-r` do"),
-            false => failure,
-        }
+        let hint = match why {
+            OpenError::Missing => "look at the path; `blank=cd-r` of `serve`, or `--blank cd-r` of `media load`, makes a blank disc there, as `dvd+rw` and `bd-r` do",
+            OpenError::Empty => "remove it: then `blank=cd-r` of `serve`, or `--blank cd-r` of `media load`, makes a blank disc there, as `dvd+rw` and `bd-r` do",
+            why => return explain(format!("cannot open {uri}"), why),
+        };
+        Failure::new(format!("cannot open {uri}")).because(why).hint(hint)
     })?;
     Ok(opened.opened("cdrom"))
 }

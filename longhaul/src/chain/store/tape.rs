@@ -10,7 +10,7 @@ use volume::tape::{LabelInfo, OpenError, SIZE_MIN, Tape};
 use super::{Store, file_options, retry_while_locked};
 use crate::chain::OpenOptions;
 use crate::chain::created_file::{CreatedFile, refuse_options};
-use crate::explain::explain;
+use crate::explain::{explain, explain_read_only};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::size::Size;
 use crate::store::abilities::Opened;
@@ -49,6 +49,13 @@ pub(super) async fn open(uri: &Uri, path: Option<&Path>, options: &OpenOptions) 
     let with = file::FileOptions { block_size: UNIT, ..file_options(options) };
     let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
     let (opened, made) = opened.map_err(|why| match why {
+        OpenFileError::Missing if options.read_only => explain_read_only(what(), why),
+        OpenFileError::Empty => explain(what(), why).hint(
+            "remove it: then `size=100G` of `serve`, or `--size 100G` of `media load` and `tape import`, makes a tape there",
+        ),
+        OpenFileError::InUse | OpenFileError::LockedBy(_) => explain(what(), why).hint(
+            "in the drive of a server `longhaul tape status URI` shows it, and `tape read` reads it; or take it out there: `longhaul media eject DRIVE`",
+        ),
         OpenFileError::Missing => explain(what(), why).hint(
             "look at the path; `size=100G` of `serve`, or `--size 100G` of `media load` and `tape import`, makes a tape there",
         ),

@@ -7,6 +7,7 @@ use super::credentials;
 use crate::chain::Login;
 use crate::explain::{explain_connect, explain_open};
 use crate::failure::{Failure, Outcome};
+use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::state_dir::state_dir;
 use crate::stop::Stop;
@@ -53,8 +54,24 @@ pub async fn open_unit(uri: &Uri, options: &UnitOptions) -> Outcome<Box<dyn RawU
     match uri.location() {
         Location::Unit(unit) => behind_iscsi(uri, unit, options).await,
         Location::Served(volume) => behind_hyperscsi(uri, volume, options).await,
-        _ => Err(Failure::usage(format!("{uri} is no unit of a server"))
-            .hint("name it iscsi://HOST[:PORT]/IQN/LUN or hyperscsi://HOST[:PORT]/VOLUME")),
+        _ => Err(Failure::usage(format!("{uri} is no unit of a server")).hint(how_to_name(uri))),
+    }
+}
+
+fn how_to_name(uri: &Uri) -> String {
+    const NAME: &str = "name it iscsi://HOST[:PORT]/IQN/LUN or hyperscsi://HOST[:PORT]/VOLUME";
+    match uri.location() {
+        Location::Tape(Some(path)) => format!(
+            "{NAME}: `longhaul serve --volume NAME={uri}` has it in a drive; `longhaul tape info {}` looks at a tape without one",
+            path.shown()
+        ),
+        Location::Drive(Some(path)) | Location::File(path) => {
+            let path = path.shown();
+            format!(
+                "{NAME}: `longhaul serve --volume NAME=cdrom:{path}` has it in a drive as a disc, `NAME=tape:{path}` as a tape"
+            )
+        }
+        _ => NAME.to_owned(),
     }
 }
 

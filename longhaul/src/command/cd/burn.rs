@@ -121,6 +121,11 @@ impl Reached {
         let of = |blocks| format!("{} of {} bytes", image.bytes(blocks), image.size);
         Some(match self {
             Self::Nothing => return None,
+            Self::Writing { place: Place { kind: Kind::Overwritable, .. }, blocks, .. }
+                if blocks == image.blocks =>
+            {
+                "the drive has acknowledged all of the image, and not that it is stable; `cd burn --force` begins anew".to_owned()
+            }
             Self::Writing { place: Place { kind: Kind::Overwritable, .. }, blocks, .. } => format!(
                 "the drive has acknowledged {}, and a little more may be written over what the disc held; `cd burn --force` begins anew",
                 of(blocks)

@@ -128,9 +128,15 @@ impl Contents {
         refuse_other(uri, unit.standard().device_type())?;
         let what = || format!("cannot tell what is on the disc in {uri}");
         match unit.ask(Command::test_unit_ready(), Bytes::new()).await {
-            Err(why) if why.is_without_medium() => return Err(no_medium().within(&what())),
-            ready => ready.or_fail(what)?,
-        };
+            Err(why) if why.is_without_medium() => Err(no_medium().within(&what())),
+            Err(why) => Err(why).or_fail(what),
+            Ok(_) => Self::of_ready(uri, unit).await,
+        }
+    }
+
+    /// The same of a drive that has said that it is ready.
+    pub(in crate::command) async fn of_ready(uri: &Uri, unit: &dyn RawUnit) -> Outcome<Self> {
+        let what = || format!("cannot tell what is on the disc in {uri}");
         match asked_tracks(uri, unit).await? {
             Some(contents) => Ok(contents),
             None => of_toc(uri, unit).await.map_err(|why| why.within(&what())),

@@ -175,22 +175,37 @@ impl Live {
         self.volumes().iter().filter_map(changer).collect()
     }
 
-    /// A drive of a media changer takes cartridges from that alone.
-    pub(super) fn refuse_drive_of_changer(&self, name: &str) -> Outcome {
+    /// A drive of a media changer takes cartridges from that alone, and gives them back to it.
+    pub(super) fn refuse_drive_of_changer(&self, name: &str, loads: bool) -> Outcome {
         let Some((of, drive)) = self.changer_of(name) else { return Ok(()) };
-        let hint = match self.library(&of).and_then(|library| library.in_drive(drive.index)) {
-            Some(_) => format!("`longhaul media move {of} {drive} slot:1` takes its cartridge out"),
-            None => {
-                format!("`longhaul media move {of} slot:1 {drive}` loads a cartridge from a slot")
+        let inventory = self.library(&of).map(|library| library.inventory());
+        let full = inventory.as_ref().filter(|inventory| inventory.get(drive).is_some());
+        let failure = Failure::new(format!("{name} is a drive of the media changer {of}"));
+        Err(match (full, loads) {
+            (Some(_), _) => failure.hint(self.how_to_empty(name)),
+            (None, false) => failure.because("there is no cartridge in it"),
+            (None, true) => {
+                let slots = inventory.iter().flat_map(Inventory::full).map(|(at, _)| at);
+                let from = slots.into_iter().find(|at| at.kind == ElementKind::Slot);
+                let from = from.map_or_else(|| "slot:N".to_owned(), |at| at.to_string());
+                failure.hint(format!("`longhaul media move {of} {from} {drive}` loads a cartridge"))
             }
-        };
-        Err(Failure::new(format!("{name} is a drive of the media changer {of}")).hint(hint))
+        })
     }
 
     /// How what is in a drive is taken out.
     pub(super) fn how_to_empty(&self, name: &str) -> String {
         match self.changer_of(name) {
-            Some((of, drive)) => format!("`longhaul media move {of} {drive} slot:1` takes it out"),
+            Some((of, drive)) => {
+                let inventory = self.library(&of).map(|library| library.inventory());
+                let kinds = [ElementKind::Slot, ElementKind::ImportExport];
+                let free = |inventory: Inventory| {
+                    kinds.into_iter().find_map(|kind| inventory.first_empty(kind))
+                };
+                let to = inventory.and_then(free);
+                let to = to.map_or_else(|| "slot:N".to_owned(), |to| to.to_string());
+                format!("`longhaul media move {of} {drive} {to}` takes it out")
+            }
             None => format!("`longhaul media eject {name}` takes it out"),
         }
     }

@@ -93,7 +93,7 @@ impl Live {
         force: bool,
     ) -> Outcome<String> {
         let shown = disc.shown().to_string();
-        self.refuse_drive_of_changer(name)?;
+        self.refuse_drive_of_changer(name, true)?;
         match self.drive_that_writes(&disc).await {
             Some(other) if other != name => {
                 return Err(Failure::new(format!("cannot put {shown} into {name}"))
@@ -152,9 +152,28 @@ impl Live {
     }
 
     async fn eject(&mut self, name: &str, force: bool) -> Outcome<String> {
-        self.refuse_drive_of_changer(name)?;
-        self.exchange(name, None, force).await.map_err(|why| why.explain(name))?;
+        self.refuse_drive_of_changer(name, false)?;
+        let is_burnt = self.is_being_burnt(name);
+        self.exchange(name, None, force).await.map_err(|why| match why {
+            NotExchanged::Stays(why @ ExchangeError::Locked) if is_burnt => {
+                Failure::new(format!("cannot take out what is in {name}"))
+                    .because(why)
+                    .hint("a disc is being burnt in it: wait for its end; --force takes it out, and the burn fails")
+            }
+            why => why.explain(name),
+        })?;
         Ok(format!("{name} is empty"))
+    }
+
+    /// Whether a disc is locked in a drive while its last track is not closed.
+    fn is_being_burnt(&self, name: &str) -> bool {
+        let disk = self.open_volumes.get(name).map(|volume| &volume.disk);
+        let recordable = disk.and_then(|disk| disk.recordable_disc()).map(recordable);
+        let is_open = |state: Option<RecordedState>| match state {
+            None => true,
+            Some(state) => state == RecordedState::Open,
+        };
+        recordable.is_some_and(|disc| is_open(disc.state))
     }
 
     /// Puts another disc into a drive, or opens its tray. Where that fails the disc that is in it stays there.

@@ -49,7 +49,8 @@ impl PassedSockets {
 }
 
 const CHAP_HINT: &str = "\
-let clients prove who they are, by a key (`longhaul identity new` on both machines):
+let clients prove who they are; `longhaul serve ... --invite laptop` prints what lets the first one in, with keys of both sides
+  or name its key (`longhaul identity new` on both machines):
     longhaul serve ... --identity FILE --client-key KEY
   or with CHAP, which does not protect what goes over the wire:
     (umask 077; openssl rand -hex 16 > laptop.secret)

@@ -37,7 +37,7 @@ const SYNC_MAX: u64 = 4 << 30;
 #[derive(Debug, clap::Args)]
 pub(super) struct DriveArgs {
     /// The drive: its URI
-    #[arg(value_parser = named::volume)]
+    #[arg(value_parser = named::tape_drive)]
     pub(super) uri: Uri,
     /// Begin at this file of the tape, counted from 0
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "here")]
@@ -175,7 +175,7 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
     let (bytes, end) = match read.await {
         Ok(read) => read,
         Err(why) => {
-            return Err(out.fail(&stop, why.within(&format!("cannot read {uri}"))).await);
+            return Err(out.fail(&stop, of_drive(uri, "cannot read", why)).await);
         }
     };
     if bytes == 0 && end == End::Data {
@@ -191,6 +191,11 @@ pub(super) async fn read(args: ReadArgs) -> Outcome {
         true => Ok(()),
         false => say_done(&format!("{}: {} bytes", args.to.shown(), Size(bytes))),
     }
+}
+
+/// The failure of what was done with a drive, which is named once.
+fn of_drive(uri: &Uri, what: &str, why: Failure) -> Failure {
+    if why.names(&uri.to_string()) { why } else { why.within(&format!("{what} {uri}")) }
 }
 
 async fn copy_out(
@@ -290,7 +295,7 @@ pub(super) async fn write(args: WriteArgs) -> Outcome {
         written.told(at, is_encrypted)
     });
     let written = written.await.map_err(|why| {
-        let why = why.within(&format!("cannot write {uri}"));
+        let why = of_drive(uri, "cannot write", why);
         match reached {
             Some(reached) => why.hint_if_none(&on_medium(reached)),
             None => why,

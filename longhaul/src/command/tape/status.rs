@@ -11,7 +11,7 @@ use crate::uri::Uri;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The drive: its URI
-    #[arg(value_parser = named::volume)]
+    #[arg(value_parser = named::tape_drive)]
     uri: Uri,
     /// Print one JSON object
     #[arg(long)]
