@@ -121,3 +121,24 @@ impl Action {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_commands_within_others_has_the_uri() {
+        let mut command = <Args as clap::Args>::augment_args(clap::Command::new("admin"));
+        command.build();
+        for (names, usage) in [
+            (["media", "load"], "media load [OPTIONS] <DRIVE> <ISO>"),
+            (["media", "list"], "media list [OPTIONS]"),
+            (["config", "set"], "config set [OPTIONS] <KEY=VALUE>..."),
+        ] {
+            let within =
+                names.iter().try_fold(&mut command, |found, name| found.find_subcommand_mut(name));
+            let said = within.unwrap().render_usage().to_string();
+            assert_eq!(said, format!("Usage: longhaul admin <URI> {usage}"));
+        }
+    }
+}
