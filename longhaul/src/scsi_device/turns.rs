@@ -175,22 +175,17 @@ impl Place {
     }
 
     fn poll_turn(&self, cx: &Context<'_>, company: Company) -> Poll<Turn> {
-        let has_begun = self.turns.change(|state| {
-            let begins = state.is_first(self.rank) && state.admits(company);
-            match begins {
-                true => {
-                    state.waiting.remove(&self.rank);
-                    state.begin(company);
-                }
-                false => {
-                    state.waiting.insert(self.rank, Some(cx.waker().clone()));
-                }
-            }
-            begins
-        });
-        if !has_begun {
+        let mut state = self.turns.state();
+        if !(state.is_first(self.rank) && state.admits(company)) {
+            // It is woken when something changes, and not by this.
+            state.waiting.insert(self.rank, Some(cx.waker().clone()));
             return Poll::Pending;
         }
+        state.waiting.remove(&self.rank);
+        state.begin(company);
+        let next = state.first();
+        drop(state);
+        next.into_iter().for_each(Waker::wake);
         let (turns, rank) = (self.turns.clone(), self.rank);
         Poll::Ready(Turn(Arc::new(Slot { turns, rank, company })))
     }
@@ -248,6 +243,9 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -316,6 +314,31 @@ mod tests {
         drop((second, all));
         assert!((&mut behind).now_or_never().is_none());
         assert!((&mut other).now_or_never().is_some());
+    }
+
+    /// One that woke itself would keep a processor busy for as long as it waits.
+    #[test]
+    fn command_that_waits_is_woken_when_it_may_go_on_and_not_before() {
+        #[derive(Default)]
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let woken = || count.0.load(Ordering::Relaxed);
+        let turns = Turns::default();
+        let alone = wait(&turns, Company::Alone).now_or_never();
+        let mut waiting = wait(&turns, of(READ, 1));
+        for _ in 0..3 {
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(woken(), 0);
+        drop(alone);
+        assert_eq!(woken(), 1);
+        assert!(waiting.now_or_never().is_some());
     }
 
     #[test]
