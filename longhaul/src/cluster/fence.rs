@@ -31,7 +31,7 @@ pub(super) struct Fences {
 impl Fences {
     /// Whether `former` can touch nothing any more.
     pub(super) async fn fence(self, former: PreviousHolder) -> bool {
-        let PreviousHolder { gateway, address } = former;
+        let PreviousHolder { gateway, address, .. } = former;
         if let Some(program) = self.program.filter(|_| gateway != self.me)
             && !run(&program, &gateway).await
         {

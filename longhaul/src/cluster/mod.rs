@@ -70,6 +70,7 @@ impl Cluster {
             lease: options.lease,
             fences: options.fence.is_some(),
             has_addresses: blocklist.is_some(),
+            is_preferred: false,
         };
         let (requests, asked) = mpsc::channel(64);
         let permit = Arc::<MediumPermit>::default();

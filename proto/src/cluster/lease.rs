@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::preference::Preference;
 use super::record::{GatewayName, Holder, Record};
 use crate::time::Time;
 
@@ -22,6 +23,8 @@ pub struct Settings {
     /// The storage can shut out an address: a holder has one that is its own and new with each lease, and is shut out before
     /// its lease is taken, whatever it is called.
     pub has_addresses: bool,
+    /// It is to be active rather than another one, and asks for that once.
+    pub is_preferred: bool,
 }
 
 /// Who is to touch nothing any more.
@@ -29,8 +32,12 @@ pub struct Settings {
 pub struct PreviousHolder {
     /// Its name, which is that of this gateway if it is an earlier life of it.
     pub gateway: GatewayName,
+    /// Which life of it that was.
+    pub incarnation: u64,
     /// By which address it came to the media, if the storage can shut that out.
     pub address: Option<String>,
+    /// When its last sign of life was read.
+    pub seen: Time,
 }
 
 /// What a gateway is, as far as it knows.
@@ -102,6 +109,10 @@ const LOOKS: u32 = 10;
 
 /// How often in a lease a gateway looks that waits for something.
 const EAGER_LOOKS: u32 = 100;
+
+/// The part of a lease after which a holder that gave no sign of life is taken for one that has given none: whoever has taken
+/// its lease then has waited for all of it.
+const SILENT: u32 = 2;
 
 /// After how many leases an update is answered at the latest. A holder that ends is replaced within that time, unless it
 /// is fenced slowly or not at all.
@@ -181,7 +192,9 @@ pub struct Lease {
     /// When the update was asked for.
     asked: Time,
     outcome: Option<Outcome>,
+    /// Somebody has asked it to be active.
     wants: bool,
+    preference: Preference,
     changed: bool,
     /// The address for the next lease that it takes.
     address: Option<String>,
@@ -191,6 +204,7 @@ impl Lease {
     /// A gateway that has just started.
     #[must_use]
     pub fn new(settings: Settings, now: Time) -> Self {
+        let preference = Preference::new(settings.is_preferred, now);
         Self {
             settings,
             state: State::Standby,
@@ -206,6 +220,7 @@ impl Lease {
             asked: now,
             outcome: None,
             wants: false,
+            preference,
             changed: false,
             address: None,
         }
@@ -357,6 +372,9 @@ impl Lease {
             return;
         };
         let is_sign = |record: &Record| (record.epoch, record.renewals, record.holder.clone());
+        let was_silent = now - self.alive >= self.settings.lease / SILENT;
+        let me = &self.settings.me.gateway;
+        self.preference.see(now, me, (&self.record, &found), was_silent);
         if is_sign(&found) != is_sign(&self.record) {
             self.alive = now;
         }
@@ -427,13 +445,17 @@ impl Lease {
 
     /// How long until it looks, or gives a sign of life, again.
     fn pause(&self) -> Duration {
-        let waits = self.wants || matches!(self.update, Some((_, Stage::Written { .. })));
+        let waits = self.is_asking() || matches!(self.update, Some((_, Stage::Written { .. })));
         let lease = self.settings.lease;
         match self.state {
             State::TakingOver | State::Active | State::Leaving => lease / RENEWALS,
             _ if waits => lease / EAGER_LOOKS,
             _ => lease / LOOKS,
         }
+    }
+
+    fn is_asking(&self) -> bool {
+        self.wants || self.preference.is_asking()
     }
 
     /// What a gateway does that does not hold the lease.
@@ -445,7 +467,11 @@ impl Lease {
             self.must_read = true;
             return Step::Read;
         }
-        let wanted_by = self.wants.then(|| self.settings.me.gateway.clone());
+        let lease = self.record.lease.max(self.settings.lease);
+        if self.record.holder.is_some() {
+            self.preference.consider(now, lease);
+        }
+        let wanted_by = self.is_asking().then(|| self.settings.me.gateway.clone());
         let asks = wanted_by.is_some() && self.record.wanted_by != wanted_by;
         if asks || matches!(self.update, Some((_, Stage::Ready))) {
             let wanted_by = wanted_by.or_else(|| self.record.wanted_by.clone());
@@ -502,10 +528,15 @@ impl Lease {
     /// rule its own earlier life, or another machine that was given the same name: nobody is fenced by himself, but what an
     /// earlier life has under way can be shut out.
     fn former(&self, holder: &Holder) -> Option<PreviousHolder> {
-        let Holder { gateway, .. } = holder.clone();
+        let Holder { gateway, incarnation } = holder.clone();
         let is_fenced = self.settings.fences && gateway != self.settings.me.gateway;
         let address = self.record.address.clone().filter(|_| self.settings.has_addresses);
-        (is_fenced || address.is_some()).then_some(PreviousHolder { gateway, address })
+        (is_fenced || address.is_some()).then_some(PreviousHolder {
+            gateway,
+            incarnation,
+            address,
+            seen: self.alive,
+        })
     }
 
     /// What a holder does.
@@ -556,6 +587,7 @@ impl Lease {
             Purpose::Claim => {
                 (self.state, self.epoch) = (State::TakingOver, attempt.record.epoch);
                 (self.valid, self.wants, self.changed) = (valid, false, true);
+                self.preference = Preference::None;
                 self.alive = now;
             }
             Purpose::Renewal => self.valid = self.valid.max(valid),

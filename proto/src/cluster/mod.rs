@@ -1,12 +1,15 @@
-//! Two gateways of one set of volumes: which of them may use the media, and what both must know.
+//! Two gateways of one group of volumes: which of them may use the media, and what both must know.
 //!
 //! All of that is one record in a store that both reach, which is read whole and replaced only if it is as it was read.
 //! [`Lease`] is what one gateway does with it: it watches, takes over when the holder gives no sign of life any more,
 //! renews, and stops in time. `docs/spec/cluster.md` says what is promised, and what rests on a fence.
 
+mod group;
 mod lease;
+mod preference;
 mod record;
 
+pub use group::{GroupName, NotGroup};
 pub use lease::{Lease, Outcome, PreviousHolder, Role, Settings, Step, Update, Written};
 pub use record::{
     GATEWAY_MAX, GatewayName, Holder, NotGateway, RECORD_MAX, Record, RecordError, UNITS_MAX,

@@ -220,7 +220,8 @@ impl<'a> Engine<'a> {
         let me = Holder { gateway, incarnation: self.random.word() | 1 };
         let lease = self.fleet.lease;
         // As over Ceph: nobody needs a program that fences, and each lease has an address.
-        let settings = Settings { me, lease, fences: false, has_addresses: true };
+        let settings =
+            Settings { me, lease, fences: false, has_addresses: true, is_preferred: false };
         Lease::new(settings, time(self.now))
     }
 

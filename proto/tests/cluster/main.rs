@@ -1,6 +1,9 @@
 //! Two gateways over a store whose answers come late or never, on clocks that do not run alike, with pauses, ends, moves
 //! and changes of reservations at random.
 
+mod groups;
+mod preference;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -14,6 +17,10 @@ use testing::Random;
 const LEASE: Duration = Duration::from_millis(1000);
 const UNIT: &str = "iqn.2026-11.dev.longhaul:t/0";
 
+/// For how many milliseconds there is trouble, and how many follow without.
+const TROUBLE: u64 = 20_000;
+const PEACE: u64 = 6_000;
+
 /// How often a seed is tried, unless `LONGHAUL_CLUSTER_SEEDS` says otherwise.
 const SEEDS: u64 = 60;
 
@@ -25,9 +32,12 @@ struct World {
     fences: bool,
     /// The storage shuts out the address of a holder that is fenced, which runs on.
     shuts_out: bool,
+    /// The gateway that is to be active rather than the other one.
+    prefers: Option<&'static str>,
 }
 
-const NO_FENCE: World = World { clocks_stop: false, fences: false, shuts_out: false };
+const NO_FENCE: World =
+    World { clocks_stop: false, fences: false, shuts_out: false, prefers: None };
 
 enum Operation {
     Read,
@@ -86,6 +96,17 @@ struct Simulation {
     epoch: u64,
     moves: usize,
     is_calm: bool,
+    /// What has happened to whole gateways, with all that they hold in other groups.
+    happened: Vec<(usize, Accident)>,
+}
+
+/// What may happen to a gateway.
+#[derive(Clone, Copy, Debug)]
+enum Accident {
+    /// It stands still until then.
+    Pause(u64),
+    /// It ends, and another life of it begins.
+    Restart,
 }
 
 fn number(record: &Record) -> u64 {
@@ -97,7 +118,8 @@ impl Gateway {
         let name: GatewayName = name.parse().unwrap();
         let me = Holder { gateway: name.clone(), incarnation: random.word() | 1 };
         let (fences, has_addresses) = (world.fences, world.shuts_out);
-        let settings = Settings { me, lease: LEASE, fences, has_addresses };
+        let is_preferred = world.prefers == Some(name.as_str());
+        let settings = Settings { me, lease: LEASE, fences, has_addresses, is_preferred };
         let clock = random.below(1 << 40);
         Self {
             lease: Lease::new(settings, Time::from_origin(Duration::from_micros(clock))),
@@ -144,6 +166,7 @@ impl Simulation {
             epoch: 0,
             moves: 0,
             is_calm: false,
+            happened: Vec::new(),
         }
     }
 
@@ -195,8 +218,11 @@ impl Simulation {
         let now = self.now;
         let time = self.gateways[at].time();
         match self.random.below(4000) {
-            0 | 1 => self.gateways[at].paused_until = now + self.random.below(4000),
-            2 => self.restart(at),
+            0 | 1 => {
+                let until = now + self.random.below(4000);
+                self.happens(at, Accident::Pause(until));
+            }
+            2 => self.happens(at, Accident::Restart),
             3 => self.gateways[at].lease.move_on(time),
             4..20 if self.gateways[at].asked.is_none() => {
                 let base = self.gateways[at].lease.record().units.get(UNIT).cloned();
@@ -206,6 +232,19 @@ impl Simulation {
                 self.gateways[at].asked = Some(next);
             }
             _ => {}
+        }
+    }
+
+    /// Something happens to a gateway, here and in its other groups.
+    fn happens(&mut self, at: usize, accident: Accident) {
+        self.happened.push((at, accident));
+        self.suffers(at, accident);
+    }
+
+    fn suffers(&mut self, at: usize, accident: Accident) {
+        match accident {
+            Accident::Pause(until) => self.gateways[at].paused_until = until,
+            Accident::Restart => self.restart(at),
         }
     }
 
@@ -254,7 +293,7 @@ impl Simulation {
         }
         if self.world.fences {
             let victim = self.gateways.iter().position(|it| it.name == former.gateway);
-            victim.into_iter().for_each(|victim| self.restart(victim));
+            victim.into_iter().for_each(|victim| self.happens(victim, Accident::Restart));
         }
         self.shut_out.extend(former.address.clone());
         true
@@ -396,16 +435,24 @@ impl Simulation {
 
     /// Runs for a while as the world is, then in peace. What it has seen: who came to be active, and what was acknowledged.
     fn finish(&mut self) -> (usize, u64) {
-        for _ in 0..20_000 {
+        for _ in 0..TROUBLE {
             self.tick();
         }
+        self.calm();
+        for _ in 0..PEACE {
+            self.tick();
+        }
+        self.result()
+    }
+
+    fn calm(&mut self) {
         self.is_calm = true;
         for gateway in &mut self.gateways {
             gateway.paused_until = self.now;
         }
-        for _ in 0..6_000 {
-            self.tick();
-        }
+    }
+
+    fn result(&mut self) -> (usize, u64) {
         let now = self.now;
         let served = self.gateways.each_ref().map(|it| self.is_served(it));
         let answers = self.gateways.each_mut().map(|gateway| gateway.answers(now));
@@ -416,10 +463,14 @@ impl Simulation {
     }
 }
 
-fn simulate(world: World) {
+fn seeds() -> u64 {
     let seeds = std::env::var("LONGHAUL_CLUSTER_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    seeds.unwrap_or(SEEDS)
+}
+
+fn simulate(world: World) {
     let (mut moves, mut acknowledged) = (0, 0);
-    for seed in 0..seeds.unwrap_or(SEEDS) {
+    for seed in 0..seeds() {
         println!("seed {seed}");
         let (moved, told) = Simulation::new(seed, world).finish();
         (moves, acknowledged) = (moves + moved, acknowledged + told);
@@ -440,7 +491,7 @@ fn fence_keeps_two_gateways_apart_where_clocks_stand_still() {
 #[test]
 fn addresses_that_are_shut_out_keep_two_gateways_apart_where_clocks_stand_still() {
     simulate(World { clocks_stop: true, shuts_out: true, ..NO_FENCE });
-    simulate(World { clocks_stop: true, shuts_out: true, fences: true });
+    simulate(World { clocks_stop: true, shuts_out: true, fences: true, ..NO_FENCE });
 }
 
 /// A store that does everything at once. Whoever holds the lease opens the volumes at once too, unless it is told not to.
@@ -486,7 +537,11 @@ fn at(number: u32) -> Time {
 
 fn gateway(name: &str, incarnation: u64, fences: bool) -> Lease {
     let me = Holder { gateway: name.parse().unwrap(), incarnation };
-    Lease::new(Settings { me, lease: LEASE, fences, has_addresses: false }, at(0))
+    Lease::new(Settings { fences, ..settings(me) }, at(0))
+}
+
+fn settings(me: Holder) -> Settings {
+    Settings { me, lease: LEASE, fences: false, has_addresses: false, is_preferred: false }
 }
 
 fn change() -> Update {
@@ -606,7 +661,7 @@ fn gateway_that_does_not_open_the_volumes_gives_the_lease_to_another() {
 /// A gateway that comes to the media by an address that can be shut out.
 fn addressed(name: &str, incarnation: u64) -> Lease {
     let me = Holder { gateway: name.parse().unwrap(), incarnation };
-    Lease::new(Settings { me, lease: LEASE, fences: false, has_addresses: true }, at(0))
+    Lease::new(Settings { has_addresses: true, ..settings(me) }, at(0))
 }
 
 /// The first step from `from` on that fences, which is to come within some leases.
@@ -634,9 +689,8 @@ fn lease_is_taken_once_the_address_of_its_holder_is_shut_out_whoever_that_was() 
         let mut second = addressed(name, incarnation);
         second.set_address(name.to_owned());
         let (number, former) = fence_of(&mut store, &mut second, from);
-        let expected =
-            PreviousHolder { gateway: "a".parse().unwrap(), address: Some("one".to_owned()) };
-        assert_eq!(former, expected, "{name}");
+        let told = (former.gateway.as_str(), former.incarnation, former.address.as_deref());
+        assert_eq!(told, ("a", 1, Some("one")), "{name}");
         second.fenced(at(number), is_done);
         store.run(&mut [&mut second], number, number + 1);
         let holder = store.record.as_ref().unwrap().holder.as_ref().unwrap().incarnation;
