@@ -14,7 +14,7 @@ mod option;
 mod options;
 mod syntax;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use proto::cluster::GroupName;
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
@@ -211,6 +212,8 @@ pub struct Served {
     pub changer: Option<ChangerRole>,
     /// What opens it, if it is encrypted: its plain text is what is served then.
     pub unlock: Option<Unlocking>,
+    /// In a cluster, the volumes that move with it.
+    pub group: GroupName,
     /// The options that all of this comes from.
     given: GivenOptions,
 }
@@ -383,7 +386,19 @@ impl Config {
         ports
     }
 
-    /// The same of a cluster in which this gateway is active, or is not.
+    /// The groups of its volumes, of which each has its own lease in a cluster.
+    #[must_use]
+    pub fn groups(&self) -> BTreeSet<GroupName> {
+        self.volumes.iter().map(|volume| volume.group.clone()).collect()
+    }
+
+    /// What contradicts its groups: the kind and name of the table, as of [`line`](Self::line), and why.
+    #[must_use]
+    pub fn group_conflicts(&self) -> Vec<(&'static str, &str, String)> {
+        cluster::group_conflicts(self)
+    }
+
+    /// The portal groups of a gateway of a cluster that is active for a volume, or is not.
     #[must_use]
     pub fn ports_in_cluster(&self, is_active: bool) -> BTreeMap<u16, AccessState> {
         let state = |active| if active { AccessState::Optimized } else { AccessState::Standby };
@@ -581,6 +596,7 @@ impl Served {
             encrypted: said.encrypted.unwrap_or_default(),
             changer: None,
             unlock: None,
+            group: said.group.clone().unwrap_or_default(),
             given,
         }
     }

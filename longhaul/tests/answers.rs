@@ -1,6 +1,6 @@
 //! What the answers of a unit tell of earlier commands, and what becomes of it at our initiator.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -87,7 +87,7 @@ impl RunningTarget {
     async fn set_access(&self, access: AccessState) {
         let policy = Policy::open(vec![IscsiName::new(NAME).unwrap()]);
         let devices = vec![Arc::clone(&self.device)];
-        let access = [(1, access)].into();
+        let access = BTreeMap::from([(1, access)]).into();
         let offering = Offering { devices, policy, limits: Limits::default(), access };
         let (leaving, done) = self.node.replace(offering);
         assert_eq!(leaving, 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use longhaul::target::lun::{Options, Response, TargetDevice};
-use longhaul::target::node::Node;
+use longhaul::target::node::{Node, PortAccess};
 use longhaul::target::status::Status as NodeStatus;
 use longhaul::target::task_management::{Function, Outcome};
 use proto::scsi::command::{self, Command};
@@ -187,13 +187,13 @@ async fn session_goes_on_when_units_are_added() {
     let (first, node) = (memory(1 << 20), one_disk());
     let client = log_in(&node, "a").await;
     let more = device(vec![(0, Arc::clone(&first)), (1, memory(1 << 20))]);
-    let (leaving, done) = node.replace(vec![more], &BTreeMap::new(), Masks::default());
+    let (leaving, done) = node.replace(vec![more], &PortAccess::default(), Masks::default());
     assert_eq!(leaving, 1, "unit 0 is another disk");
     done.await;
     assert!(client.execute(0, Command::test_unit_ready(), Bytes::new()).await.is_none());
     let client = log_in(&node, "a").await;
     let same = Arc::clone(&node.serving().devices()["t"]);
-    let (leaving, done) = node.replace(vec![same], &BTreeMap::new(), Masks::default());
+    let (leaving, done) = node.replace(vec![same], &PortAccess::default(), Masks::default());
     assert_eq!(leaving, 0);
     done.await;
     assert_eq!(told(&client, 0).await, None, "nothing has changed");

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX};
+use proto::cluster::{GatewayName, GroupName, RECORD_MAX, Record, UNITS_MAX};
 use tempfile::{NamedTempFile, TempPath};
 
 use super::store::{RecordStore, Signs};
@@ -38,19 +38,31 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`, for this gateway. It has to be there: one that is made where a file system is not mounted
-    /// would be another than that of the other gateways.
-    pub(super) fn open(path: &Path, gateway: &GatewayName) -> io::Result<Self> {
+    /// The directory at `path`, for this gateway and a group of volumes. It has to be there: one that is made where a file
+    /// system is not mounted would be another than that of the other gateways. That of a group is made in it.
+    pub(super) fn open(path: &Path, gateway: &GatewayName, group: &GroupName) -> io::Result<Self> {
+        let of_group = of_group(path, group);
+        if !group.is_default() {
+            make(&of_group)?;
+            // With the record its directory must not be lost.
+            File::open(path)?.sync_all()?;
+        }
+        let (path, new) = (of_group, format!("new-{gateway}-"));
         let seen = path.join(format!("{SEEN}{gateway}"));
-        let directory = Self { path: path.to_owned(), new: format!("new-{gateway}-"), seen };
+        let directory = Self { path, new, seen };
         directory.remove_left()?;
         Ok(directory)
     }
 
-    /// The same to be read only.
-    pub(super) fn look(path: &Path) -> io::Result<Self> {
+    /// The same to be read only; `None` if the group has none yet.
+    pub(super) fn look(path: &Path, group: &GroupName) -> io::Result<Option<Self>> {
         fs::read_dir(path)?;
-        Ok(Self { path: path.to_owned(), new: String::new(), seen: PathBuf::new() })
+        let path = of_group(path, group);
+        match fs::read_dir(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(why) => Err(why),
+            Ok(_) => Ok(Some(Self { path, new: String::new(), seen: PathBuf::new() })),
+        }
     }
 
     fn path(&self, version: u64) -> PathBuf {
@@ -137,6 +149,22 @@ impl Directory {
             }
         }
         Ok(())
+    }
+}
+
+/// Where the record of a group is: no name of a group is that of a file which is there besides.
+fn of_group(path: &Path, group: &GroupName) -> PathBuf {
+    match group.is_default() {
+        true => path.to_owned(),
+        false => path.join(format!("group-{group}")),
+    }
+}
+
+/// Makes a directory, unless another gateway has.
+fn make(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        done => done,
     }
 }
 
@@ -231,7 +259,30 @@ mod tests {
     }
 
     fn directory(path: &Path, gateway: &str) -> Directory {
-        Directory::open(path, &gateway.parse().unwrap()).unwrap()
+        of(path, gateway, "default").unwrap()
+    }
+
+    fn of(path: &Path, gateway: &str, group: &str) -> io::Result<Directory> {
+        Directory::open(path, &gateway.parse().unwrap(), &group.parse().unwrap())
+    }
+
+    #[test]
+    fn each_group_has_a_record_of_its_own_and_the_default_one_that_of_before() {
+        let home = tempfile::tempdir().unwrap();
+        let [default, web, db] = ["default", "web", "record-00000000000000000009"]
+            .map(|group| of(home.path(), "a", group).unwrap());
+        assert!(default.replace(&record(1, 1)).unwrap());
+        assert!(home.path().join(format!("record-{:020}", 1)).is_file());
+        assert_eq!((web.read().unwrap(), db.read().unwrap()), (None, None));
+        assert!(web.replace(&record(1, 2)).unwrap() && web.replace(&record(2, 3)).unwrap());
+        let again = of(home.path(), "b", "web").unwrap();
+        assert_eq!(again.read().unwrap(), Some(record(2, 3)));
+        assert_eq!(default.read().unwrap(), Some(record(1, 1)));
+        again.show_presence().unwrap();
+        assert_eq!(
+            (default.others_seen().unwrap().len(), web.others_seen().unwrap().len()),
+            (0, 1)
+        );
     }
 
     /// What a gateway wrote that was stopped for long, and takes the place of nothing.
@@ -276,9 +327,10 @@ mod tests {
     fn directory_that_is_not_there_is_not_made() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("record");
-        let opened = Directory::open(&path, &"a".parse().unwrap());
-        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(!path.exists());
+        for group in ["default", "web"] {
+            assert_eq!(of(&path, "a", group).unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert!(!path.exists());
+        }
     }
 
     #[test]

@@ -10,17 +10,16 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use proto::cluster::{Lease, Outcome, Record, Role, Settings, Step, Update, Written};
-use proto::time::Time;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::fence::Fences;
-use super::name_of;
 use super::observer::Published;
 use super::store::{CurrentClient, RecordStore};
+use super::{name_of, now};
 use crate::log_limiter::{LineLimiter, Permit};
-use crate::target::lun::{Disk, MediumPermit, check_shared_reservations, since_boot};
+use crate::target::lun::{Disk, MediumPermit, check_shared_reservations};
 
 /// How long a gateway waits that has met another's change, before it looks again.
 const AFTER_CONFLICT: Duration = Duration::from_millis(2);
@@ -85,10 +84,6 @@ pub(super) struct Driver {
     /// Tasks are being ended, which may be those that ask.
     is_ending_tasks: bool,
     failures: LineLimiter,
-}
-
-fn now() -> Time {
-    Time::from_origin(since_boot())
 }
 
 impl Driver {
@@ -171,8 +166,8 @@ impl Driver {
         let record = self.lease.record();
         if self.published.publish(role, record) {
             let (gateway, epoch) = (&self.settings.me.gateway, record.epoch);
-            let role = name_of(role);
-            tracing::info!(%gateway, role, epoch, "cluster: the role of this gateway has changed");
+            let (group, role) = (self.published.group(), name_of(role));
+            tracing::info!(%gateway, %group, role, epoch, "cluster: the role of this gateway has changed");
         }
         self.tell_settled(role);
     }
@@ -290,7 +285,7 @@ impl Driver {
 
     /// Before it can take the lease it needs a way to the media that nobody has shut out.
     async fn renew_address(&mut self) {
-        let Some(blocklist) = self.fences.blocklist.clone() else { return };
+        let Some(blocklist) = self.fences.blocklist() else { return };
         if !self.lease.lacks_address() || Instant::now() < self.next_address {
             return;
         }
@@ -379,13 +374,14 @@ impl Driver {
         let answered = self.shut_out.take_if(|looking| looking.is_finished());
         if answered.and_then(JoinHandle::now_or_never).is_some_and(|is| is.unwrap_or(false)) {
             tracing::error!(
+                group = %self.published.group(),
                 "the storage takes nothing from this gateway any more: it opens the volumes anew"
             );
             self.lease.shut_out();
         }
         let current = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let (Some(blocklist), Some(client), None) =
-            (self.fences.blocklist.clone(), current, &self.shut_out)
+            (self.fences.blocklist(), current, &self.shut_out)
         {
             self.shut_out = Some(spawn_blocking(move || blocklist.is_shut_out(&client)));
         }
@@ -414,7 +410,8 @@ impl Driver {
     fn report(&mut self, what: &str, why: &io::Error) {
         self.published.failed();
         if let Some((Permit { suppressed }, _)) = self.failures.permit() {
-            tracing::error!(%why, suppressed, "the record of the cluster could not be {what}");
+            let group = self.published.group();
+            tracing::error!(%why, %group, suppressed, "the record of the cluster could not be {what}");
         }
     }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::cluster::{GatewayName, Record, Role};
+use proto::cluster::{GatewayName, GroupName, Record, Role};
 use tokio::sync::watch;
 
 use super::name_of;
 use crate::target::lun::MediumPermit;
-use crate::target::status::ClusterStatus;
+use crate::target::status::{ClusterStatus, GroupStatus};
 
 #[derive(Clone, Debug)]
 struct Seen {
@@ -22,6 +22,7 @@ struct Seen {
 
 /// Where the driver of the lease says what this gateway is.
 pub(super) struct Published {
+    group: GroupName,
     roles: watch::Sender<Role>,
     seen: watch::Sender<Seen>,
 }
@@ -30,16 +31,23 @@ pub(super) struct Published {
 #[derive(Clone, Debug)]
 pub struct Observer {
     gateway: GatewayName,
+    groups: Vec<GroupObserver>,
+}
+
+/// Tells what this gateway is for one group of volumes.
+#[derive(Clone, Debug)]
+pub(super) struct GroupObserver {
+    group: GroupName,
     seen: watch::Receiver<Seen>,
     permit: Arc<MediumPermit>,
 }
 
 impl Published {
-    /// Of the gateway `name`, which may use the media as long as `permit` says; what tells of its role, and of all.
+    /// Of a gateway that may use the media of `group` as long as `permit` says; what tells of its role, and of all.
     pub(super) fn new(
-        name: &GatewayName,
+        group: &GroupName,
         permit: &Arc<MediumPermit>,
-    ) -> (Self, watch::Receiver<Role>, Observer) {
+    ) -> (Self, watch::Receiver<Role>, GroupObserver) {
         let (roles, told) = watch::channel(Role::Standby);
         let first = Seen {
             since: Instant::now(),
@@ -50,8 +58,14 @@ impl Published {
             failures: 0,
         };
         let (seen, sees) = watch::channel(first);
-        let observer = Observer { gateway: name.clone(), seen: sees, permit: Arc::clone(permit) };
-        (Self { roles, seen }, told, observer)
+        let (group, permit) = (group.clone(), Arc::clone(permit));
+        let observer = GroupObserver { group: group.clone(), seen: sees, permit };
+        (Self { group, roles, seen }, told, observer)
+    }
+
+    /// Of which group it is said.
+    pub(super) const fn group(&self) -> &GroupName {
+        &self.group
     }
 
     /// Says what it is now; whether it was something else before.
@@ -77,12 +91,23 @@ impl Published {
 }
 
 impl Observer {
+    pub(super) fn new(gateway: &GatewayName, groups: Vec<GroupObserver>) -> Self {
+        Self { gateway: gateway.clone(), groups }
+    }
+
     /// How it is.
     #[must_use]
     pub fn status(&self) -> ClusterStatus {
+        let groups = self.groups.iter().map(GroupObserver::status).collect();
+        ClusterStatus::new(self.gateway.to_string(), groups)
+    }
+}
+
+impl GroupObserver {
+    fn status(&self) -> GroupStatus {
         let Seen { since, role, holder, epoch, takeovers, failures } = self.seen.borrow().clone();
-        ClusterStatus {
-            gateway: self.gateway.to_string(),
+        GroupStatus {
+            group: self.group.to_string(),
             role: name_of(role).to_owned(),
             seconds: since.elapsed().as_secs(),
             holder: holder.map(|holder| holder.to_string()),

@@ -5,15 +5,16 @@
 //! the record as it is.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use host::rbd::{BLOCKLISTED_FOR, Client, Objects, PoolSpec, RbdError};
-use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX, is_address};
+use proto::cluster::{GatewayName, GroupName, RECORD_MAX, Record, UNITS_MAX, is_address};
 use rustix::io::Errno;
 
 use super::store::{Blocklist, MediaClient, RecordStore, Signs};
 
-/// The name of the object.
+/// The name of the object; that of a group of volumes has its name behind a dot.
 const OBJECT: &str = "longhaul-cluster";
 
 /// How the names of attributes begin that tell that a gateway has looked.
@@ -29,17 +30,31 @@ const TRIED_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Rados {
     objects: Objects,
+    object: String,
     pool: PoolSpec,
     /// The attribute that tells when this gateway has looked at the record last.
     seen: String,
 }
 
 impl Rados {
-    /// The object in `pool`, for this gateway.
-    pub(super) fn open(pool: &PoolSpec, gateway: &GatewayName) -> Result<Self, RbdError> {
-        let client = Client::connect(&pool.access, Some(ANSWERED_WITHIN))?;
-        let (seen, objects) = (format!("{SEEN}{gateway}"), Objects::open(&client, pool)?);
-        Ok(Self { objects, pool: pool.clone(), seen })
+    /// A connection for the records of all groups.
+    pub(super) fn connect(pool: &PoolSpec) -> Result<Arc<Client>, RbdError> {
+        Client::connect(&pool.access, Some(ANSWERED_WITHIN))
+    }
+
+    /// The object in `pool`, for this gateway and a group of volumes.
+    pub(super) fn open(
+        client: &Arc<Client>,
+        pool: &PoolSpec,
+        gateway: &GatewayName,
+        group: &GroupName,
+    ) -> Result<Self, RbdError> {
+        let (seen, objects) = (format!("{SEEN}{gateway}"), Objects::open(client, pool)?);
+        let object = match group.is_default() {
+            true => OBJECT.to_owned(),
+            false => format!("{OBJECT}.{group}"),
+        };
+        Ok(Self { objects, object, pool: pool.clone(), seen })
     }
 
     /// The record, for a gateway that has just started.
@@ -71,7 +86,7 @@ fn failed(why: RbdError) -> io::Error {
 
 impl RecordStore for Rados {
     fn read(&self) -> io::Result<Option<Record>> {
-        let found = self.objects.read(OBJECT, RECORD_MAX)?;
+        let found = self.objects.read(&self.object, RECORD_MAX)?;
         found.map(|bytes| Record::decode(&bytes).map_err(io::Error::other)).transpose()
     }
 
@@ -81,18 +96,18 @@ impl RecordStore for Rados {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         if record.version == 1 {
-            return self.objects.create(OBJECT, &bytes);
+            return self.objects.create(&self.object, &bytes);
         }
-        self.objects.replace(OBJECT, &Record::marks(record.version - 1), &bytes)
+        self.objects.replace(&self.object, &Record::marks(record.version - 1), &bytes)
     }
 
     fn show_presence(&self) -> io::Result<()> {
         let sign = getrandom::u64().map_err(io::Error::other)?;
-        self.objects.set_attribute(OBJECT, &self.seen, &sign.to_be_bytes())
+        self.objects.set_attribute(&self.object, &self.seen, &sign.to_be_bytes())
     }
 
     fn others_seen(&self) -> io::Result<Signs> {
-        let mut signs = self.objects.attributes(OBJECT)?;
+        let mut signs = self.objects.attributes(&self.object)?;
         signs.retain(|name, _| name.starts_with(SEEN) && *name != self.seen);
         Ok(signs)
     }
@@ -112,7 +127,7 @@ impl Blocklist for Rados {
     /// Whoever shuts out an address writes the record next, so that the OSD that has the record knows.
     fn is_shut_out(&self, MediaClient { client, .. }: &MediaClient) -> bool {
         let looked = Objects::open(client, &self.pool).map_err(failed);
-        let looked = looked.and_then(|objects| objects.attributes(OBJECT));
+        let looked = looked.and_then(|objects| objects.attributes(&self.object));
         looked.is_err_and(|why| Errno::from_io_error(&why) == Some(Errno::SHUTDOWN))
     }
 

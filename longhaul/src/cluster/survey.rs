@@ -5,13 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use host::rbd::PoolSpec;
-use proto::cluster::{GatewayName, Record};
+use proto::cluster::{GatewayName, GroupName, Record};
 use rustix::fs::{Access, access};
 
 use super::directory::Directory;
 use super::rados::Rados;
 use super::store::RecordStore as _;
-use crate::config::{ClusterOptions, Listen, RecordPlace};
+use crate::config::{ClusterOptions, Config, Listen, RecordPlace};
 use crate::explain::explain_ceph;
 use crate::failure::{Failure, Outcome};
 use crate::printable::Shown as _;
@@ -36,11 +36,21 @@ impl Finding {
     }
 }
 
-/// All there is to be said of `options`, where the server listens on `listen` and has the directory `state`.
+/// All there is to be said of the `[cluster]` of `config`, if it has one.
 #[must_use]
-pub fn survey(options: &ClusterOptions, listen: &[Listen], state: Option<&Path>) -> Vec<Finding> {
+pub fn survey(config: &Config) -> Vec<Finding> {
+    let Some(options) = &config.cluster else { return Vec::new() };
+    let (listen, state) = (&config.listen, config.state.as_deref());
     let mut findings = Vec::new();
-    findings.extend(of_place(options, state));
+    for group in config.groups() {
+        let found = of_place(options, &group, state);
+        let is_over = found.as_ref().is_some_and(|found| found.is_mistake);
+        findings.extend(found);
+        // What is wrong there is wrong for all, and may take its time to say so.
+        if is_over {
+            break;
+        }
+    }
     findings.extend(options.fence.as_deref().and_then(of_fence));
     if options.peers.is_empty() {
         let why = "without `peers` clients are not told of the other gateways";
@@ -54,14 +64,14 @@ pub fn survey(options: &ClusterOptions, listen: &[Listen], state: Option<&Path>)
     findings
 }
 
-fn of_place(options: &ClusterOptions, state: Option<&Path>) -> Option<Finding> {
+fn of_place(options: &ClusterOptions, group: &GroupName, state: Option<&Path>) -> Option<Finding> {
     let (option, place) = (options.place.option(), &options.place);
     let what = || format!("cannot use the {option} of the cluster, {place}");
     let found = match place {
         RecordPlace::Directory(path) => {
-            of_directory(path, state).map_err(|why| Failure::new(what()).because(why))
+            of_directory((path, group), state).map_err(|why| Failure::new(what()).because(why))
         }
-        RecordPlace::Rados(pool) => of_pool(pool, &options.gateway, what),
+        RecordPlace::Rados(pool) => of_pool((pool, group), &options.gateway, what),
     };
     match found {
         Err(why) => Some(Finding::mistake(option, why.to_string())),
@@ -74,23 +84,28 @@ fn of_place(options: &ClusterOptions, state: Option<&Path>) -> Option<Finding> {
     }
 }
 
-fn of_directory(path: &Path, state: Option<&Path>) -> io::Result<Option<Record>> {
+fn of_directory(
+    (path, group): (&Path, &GroupName),
+    state: Option<&Path>,
+) -> io::Result<Option<Record>> {
     let same = |state: &Path| state.canonicalize().ok() == path.canonicalize().ok();
     if path.is_dir() && state.is_some_and(same) {
         return Err(io::Error::other("it is `state`, which is this gateway's alone"));
     }
-    let directory = Directory::look(path)?;
+    let directory = Directory::look(path, group)?;
     access(path, Access::WRITE_OK | Access::EXEC_OK)?;
-    directory.read()
+    directory.map_or(Ok(None), |directory| directory.read())
 }
 
 /// Whether this gateway may write there, and shut out another one, shows when it starts.
 fn of_pool(
-    pool: &PoolSpec,
+    (pool, group): (&PoolSpec, &GroupName),
     gateway: &GatewayName,
     what: impl Fn() -> String,
 ) -> Outcome<Option<Record>> {
-    let found = Rados::open(pool, gateway).and_then(|rados| rados.first_look());
+    let found = Rados::connect(pool)
+        .and_then(|client| Rados::open(&client, pool, gateway, group))
+        .and_then(|rados| rados.first_look());
     found.map_err(|why| explain_ceph(what(), &pool.access, why))
 }
 

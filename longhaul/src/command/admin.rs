@@ -9,7 +9,7 @@ use super::server_socket::ServerSocket;
 use super::{clients, cluster, config, invite, media, named, reload, revoke, status};
 use crate::chain::{self, Administered};
 use crate::failure::Outcome;
-use crate::uri::Uri;
+use crate::uri::{Location, Uri};
 
 /// Administer a server elsewhere, as a client that it lists as administrator
 #[derive(Debug, clap::Args)]
@@ -83,6 +83,9 @@ struct Status {
 pub async fn run(args: Args) -> Outcome {
     let Args { uri, login, mut action } = args;
     let login = login.login().await?;
+    if let (Action::Cluster(args), Location::Unit(unit)) = (&mut action, uri.location()) {
+        args.set_unit(&unit.target, unit.lun);
+    }
     let session = Arc::new(chain::administer(&uri, login).await?);
     let done = match action.server().set_elsewhere(Arc::clone(&session)) {
         Ok(()) => carry_out(action).await,

@@ -120,10 +120,8 @@ fn usable_state(path: &Path) -> Outcome {
 
 /// What there is to be said of its part in a cluster.
 async fn survey_cluster(config: &Config) -> Vec<Finding> {
-    let Some(options) = config.cluster.clone() else { return Vec::new() };
-    let (listen, state) = (config.listen.clone(), config.state.clone());
-    let surveyed = blocking(move || Ok(survey(&options, &listen, state.as_deref()))).await;
-    surveyed.unwrap_or_default()
+    let config = config.clone();
+    blocking(move || Ok(survey(&config))).await.unwrap_or_default()
 }
 
 /// A cluster makes no file: where it is missing, its file system is not that of the other gateways.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Subcommand;
+use proto::cluster::GroupName;
+use proto::iscsi::name::IscsiName;
 
 use super::invite::PATIENCE;
 use super::server_socket::ServerSocket;
@@ -24,11 +26,16 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul cluster show
   longhaul cluster move
+  longhaul cluster move web
 
-An active gateway that is asked to move gives its volumes to another one; one in standby asks for them.";
+An active gateway that is asked to move gives its volumes to another one; one in standby asks for them. Where they are in \
+several groups, one group is moved: `admin URI cluster move` moves that of the volume.";
 
 /// Longer than a gateway looks for another one.
 const MOVED_WITHIN: Duration = Duration::from_secs(120);
+
+/// The request; the name of a group may follow, or TARGET/LUN for that of a unit.
+const MOVE: &str = "cluster move";
 
 #[derive(Debug, Subcommand)]
 enum Action {
@@ -39,7 +46,22 @@ enum Action {
         json: bool,
     },
     /// Have another gateway be active, or this one: whichever is not
-    Move,
+    Move {
+        /// The group of volumes that moves, if there are several
+        group: Option<GroupName>,
+        /// The unit whose group is meant where none is named.
+        #[arg(skip)]
+        of: Option<String>,
+    },
+}
+
+impl Args {
+    /// The group of this unit is meant, unless another is named.
+    pub(super) fn set_unit(&mut self, target: &IscsiName, lun: u16) {
+        if let Action::Move { of, .. } = &mut self.action {
+            *of = Some(format!("{}/{lun}", target.as_str()));
+        }
+    }
 }
 
 /// Asks the server.
@@ -54,8 +76,13 @@ pub async fn run(args: Args) -> Outcome {
             if json {
                 return say_json(&status);
             }
-            say(&status.text())
+            let lines: Vec<_> = status.lines().map(|(line, _)| line).collect();
+            say(&lines.join("\n"))
         }
-        Action::Move => say_done(&server.ask("cluster move", MOVED_WITHIN).await?),
+        Action::Move { group, of } => {
+            let meant = group.map(|group| group.to_string()).or(of);
+            let request = meant.map_or_else(|| MOVE.to_owned(), |it| format!("{MOVE} {it}"));
+            say_done(&server.ask(&request, MOVED_WITHIN).await?)
+        }
     }
 }

@@ -332,7 +332,8 @@ impl Args {
 
 async fn open_cluster(config: &Config) -> Outcome<Option<Cluster>> {
     let Some(options) = config.cluster.clone() else { return Ok(None) };
-    blocking(move || Cluster::new(&options).map(Some)).await
+    let groups = config.groups();
+    blocking(move || Cluster::new(&options, &groups).map(Some)).await
 }
 
 /// The volumes that a server begins with. Those of a cluster are opened when this gateway takes over.
@@ -604,7 +605,7 @@ fn disks(
         let volume = Some(media::disc_identity(&by.identity, chain));
         let serial = Some(by.serial.clone());
         let options = options(served, kept.clone());
-        let shared = cluster.map(|cluster| cluster.shared(served.target.as_str(), served.lun));
+        let shared = cluster.and_then(|cluster| cluster.shared(served));
         let changer = movements.changer(&served.name, chain);
         let maintenance = served.maintenance;
         let passed = chain.device().map(|device| PassedThrough { device, maintenance });

@@ -23,7 +23,7 @@ use crate::size::Size;
 use crate::target::meter::{Activity, Work};
 use crate::target::shares::ShareStatus;
 use crate::target::status::{
-    ClusterStatus, DeviceStatus, LinkLosses, PathStatus, SessionStatus, Status,
+    ClusterStatus, DeviceStatus, GroupStatus, LinkLosses, PathStatus, SessionStatus, Status,
 };
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
@@ -295,12 +295,12 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
     if now.status.keeps_reservations == Some(false) {
         let _ = writeln!(text, "{RESERVATIONS_END}");
     }
-    if let Some(cluster) = &now.status.cluster {
-        let ClusterStatus { seconds, takeovers, record_failures, .. } = cluster;
+    for (line, group) in now.status.cluster.iter().flat_map(ClusterStatus::lines) {
+        let GroupStatus { seconds, takeovers, record_failures, .. } = group;
         let _ = writeln!(
             text,
             "gateway {}; so for {seconds} s, active {takeovers} times, record failed {record_failures} times",
-            OneLine(&cluster.text())
+            OneLine(&line)
         );
     }
     for (link, LinkLosses { refused, overrun, cut }) in &now.status.links {

@@ -1,5 +1,6 @@
 //! `[cluster]`: other gateways serve the same volumes.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -7,12 +8,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use host::rbd::{ImageSpec, PoolSpec};
-use proto::cluster::GatewayName;
+use proto::cluster::{GatewayName, GroupName};
+use toml::Spanned;
 
 use super::listen::listens;
-use super::{Config, ConfigDuration, Listen, ListenAt};
+use super::{Config, ConfigDuration, Listen, ListenAt, Served};
 use crate::option_table::{
     ADDRESS, DIRECTORY, DURATION, FILE, Kind, NAME, Place, Standard, Table, options, path, text,
+    texts,
 };
 use crate::printable::Shown as _;
 use crate::uri::rbd::{parse_pool, pool_resolved_in, write_access};
@@ -73,6 +76,13 @@ options! {
             help: "Program that ends the gateway whose name it gets, before another takes over",
             manual: "Exit status 0 says that it is done",
         }
+        prefers: Vec<Spanned<GroupName>> = texts => {
+            kind: NAME.listed(),
+            default: Standard::Words("none"),
+            place: Place::File,
+            help: "Groups of volumes that this gateway is to serve: it asks for each once, when it has run for three leases",
+            manual: "See [groups](#groups-of-volumes)",
+        }
     }
 }
 
@@ -89,6 +99,8 @@ pub struct ClusterOptions {
     pub lease: Duration,
     /// What sees to it that another gateway touches nothing any more.
     pub fence: Option<PathBuf>,
+    /// The groups that it is to be active for rather than another gateway.
+    pub prefers: BTreeSet<GroupName>,
 }
 
 /// Where the record of a cluster is.
@@ -147,7 +159,7 @@ pub(super) fn cluster(mut table: Table<'_>, base: &Path) -> Option<ClusterOption
     if said.peers.iter().any(|peer| !matches!(peer.at, ListenAt::Iscsi(_))) {
         table.note_at("peers", "gateways of a cluster are reached by iSCSI alone");
     }
-    let ClusterRows { gateway, directory, state, peers, lease, fence } = said;
+    let ClusterRows { gateway, directory, state, peers, lease, fence, prefers } = said;
     let place = match (directory, state) {
         (Some(directory), None) => Some(RecordPlace::Directory(directory)),
         (None, Some(PoolAddress(pool))) => Some(RecordPlace::Rados(pool_resolved_in(pool, base))),
@@ -164,7 +176,8 @@ pub(super) fn cluster(mut table: Table<'_>, base: &Path) -> Option<ClusterOption
     };
     table.finish();
     let lease = lease.map_or(Duration::ZERO, ConfigDuration::into_inner);
-    Some(ClusterOptions { gateway: gateway?, place: place?, peers, lease, fence })
+    let prefers = prefers.into_iter().map(Spanned::into_inner).collect();
+    Some(ClusterOptions { gateway: gateway?, place: place?, peers, lease, fence, prefers })
 }
 
 /// What of a configuration cannot be together with a cluster.
@@ -190,6 +203,52 @@ pub(super) fn cluster_conflicts(config: &Config) -> Vec<String> {
         conflicts.push("the lease decides how a group is accessed: leave out `access`".to_owned());
     }
     conflicts
+}
+
+/// Where something stands that contradicts the groups of volumes, as [`Config::line`] knows it, and what it is.
+pub(super) type GroupConflict<'a> = (&'static str, &'a str, String);
+
+/// What of a configuration cannot be together with its groups of volumes.
+pub(super) fn group_conflicts(config: &Config) -> Vec<GroupConflict<'_>> {
+    let volumes = config.volumes.iter().enumerate();
+    let mut conflicts: Vec<GroupConflict<'_>> = volumes
+        .filter_map(|(at, volume)| {
+            let why = match config.cluster {
+                Some(_) => target_of_two_groups(volume, &config.volumes[..at]),
+                None => without_cluster(volume),
+            };
+            Some(("volumes", volume.name.as_str(), why?))
+        })
+        .collect();
+    let groups = config.groups();
+    let prefers = config.cluster.iter().flat_map(|cluster| &cluster.prefers);
+    for group in prefers.filter(|group| !groups.contains(group)) {
+        let there: Vec<_> = groups.iter().map(ToString::to_string).collect();
+        let there = there.join(", ");
+        let why = format!(
+            "prefers: no volume is in the group {group}; the groups of the volumes are {there}"
+        );
+        conflicts.push(("cluster", "prefers", why));
+    }
+    conflicts
+}
+
+fn target_of_two_groups(volume: &Served, others: &[Served]) -> Option<String> {
+    let is_apart = |other: &&Served| other.target == volume.target && other.group != volume.group;
+    let other = others.iter().find(is_apart)?;
+    let (name, group, target) = (&volume.name, &volume.group, &volume.target);
+    Some(format!(
+        "volume {name} is in the group {group}, and volume {}, another unit of {target}, in {}: a session with the target would end \
+         with either, so give both one `group`, or one of them another `target`",
+        other.name, other.group
+    ))
+}
+
+fn without_cluster(volume: &Served) -> Option<String> {
+    let name = &volume.name;
+    let is_said = volume.given.volume.group.as_ref().is_some_and(|group| !group.is_default());
+    is_said
+        .then(|| format!("volume {name}: only volumes of a cluster have a `group`: leave it out"))
 }
 
 /// Why a cluster with such a record does not serve this volume.

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use proto::cluster::GroupName;
 use proto::identity::PublicKey;
 use proto::iscsi::name::IscsiName;
 use proto::scsi::inquiry::SERIAL_MAX;
@@ -289,6 +290,13 @@ options! {
             place: Place::Both,
             help: "Serial number, up to 200 characters",
             manual: "If left out, that of a file, device or volume of another target is a random one, noted in the state directory ([rules](spec/recovery.md#files-of-a-server)); that of `cdrom:`, `tape:` and `changer:` follows from `target` and `lun`, that of `scsi:` also from the device's own; that of memory is new at each start",
+        }
+        group: Option<GroupName> = text => {
+            kind: NAME,
+            default: Standard::Value("default"),
+            place: Place::File,
+            help: "Group of volumes of a cluster that move together, and apart from others",
+            manual: "The same at all gateways. See [groups](#groups-of-volumes)",
         }
         shared: Option<bool> = switch => {
             kind: SWITCH,

@@ -1,6 +1,6 @@
 //! A target node: its targets, the ports they are reached by, and how sessions follow when that changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use futures_util::future::join_all;
@@ -25,6 +25,30 @@ pub trait Authorization: Clone {
     fn keeps(&self, before: &Self, session: &SessionEntry<Self::Session>) -> bool;
 }
 
+/// How units are accessed by ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortAccess {
+    /// Those of targets of which nothing else is said.
+    pub all: BTreeMap<u16, AccessState>,
+    /// Those of a target, by its name: SPC-4, 6.37, the state of a port group may differ between units.
+    pub of: BTreeMap<String, BTreeMap<u16, AccessState>>,
+}
+
+impl From<BTreeMap<u16, AccessState>> for PortAccess {
+    fn from(all: BTreeMap<u16, AccessState>) -> Self {
+        Self { all, of: BTreeMap::new() }
+    }
+}
+
+/// The ports, of which those that `access` names are accessed so from now on.
+fn turned(ports: &[Port], access: &BTreeMap<u16, AccessState>) -> Arc<[Port]> {
+    let port = |port: &Port| match access.get(&port.id) {
+        Some(access) if *access != port.access => Port { access: *access, changed: true, ..*port },
+        _ => *port,
+    };
+    ports.iter().map(port).collect()
+}
+
 /// What is served, to whom.
 #[derive(Clone)]
 pub struct Serving<A> {
@@ -35,6 +59,8 @@ pub struct Serving<A> {
     devices: BTreeMap<String, Arc<TargetDevice>>,
     /// The ports of every target.
     ports: Arc<[Port]>,
+    /// The same ports of targets that are accessed apart from the others.
+    ports_of: BTreeMap<String, Arc<[Port]>>,
     /// The devices by each of them.
     views: BTreeMap<u16, BTreeMap<String, Arc<TargetDevice>>>,
 }
@@ -65,30 +91,32 @@ impl<A: Authorization> Serving<A> {
         devices: BTreeMap<String, Arc<TargetDevice>>,
         ports: Arc<[Port]>,
     ) -> Self {
-        let (administrator, views) = (None, BTreeMap::new());
-        let mut serving = Self { authorization, administrator, devices, ports, views };
+        let (administrator, ports_of, views) = (None, BTreeMap::new(), BTreeMap::new());
+        let mut serving = Self { authorization, administrator, devices, ports, ports_of, views };
         serving.set_views();
         serving
     }
 
     /// Sets the access state of the ports that `access` names.
-    fn set_access(&mut self, access: &BTreeMap<u16, AccessState>) {
-        let port = |port: &Port| match access.get(&port.id) {
-            Some(access) if *access != port.access => {
-                Port { access: *access, changed: true, ..*port }
-            }
-            _ => *port,
-        };
-        self.ports = self.ports.iter().map(port).collect();
+    fn set_access(&mut self, access: &PortAccess) {
+        let of = access.of.iter();
+        let of = of.map(|(name, access)| (name.clone(), turned(self.ports_of(name), access)));
+        (self.ports_of, self.ports) = (of.collect(), turned(&self.ports, &access.all));
+    }
+
+    fn ports_of(&self, name: &str) -> &Arc<[Port]> {
+        self.ports_of.get(name).unwrap_or(&self.ports)
     }
 
     fn set_views(&mut self) {
-        let view = |ports: Ports| {
-            let devices = self.devices.iter();
-            let devices = devices.map(|(name, device)| (name.clone(), Arc::new(device.by(&ports))));
-            (ports.own().id, devices.collect())
-        };
-        self.views = Ports::views(&self.ports).map(view).collect();
+        let mut views: BTreeMap<u16, BTreeMap<String, Arc<TargetDevice>>> = BTreeMap::new();
+        for (name, device) in &self.devices {
+            for ports in Ports::views(self.ports_of(name)) {
+                let view = Arc::new(device.by(&ports));
+                views.entry(ports.own().id).or_default().insert(name.clone(), view);
+            }
+        }
+        self.views = views;
     }
 
     /// Whether a session that began under `before` can go on: it could have begun now as it did, and each unit that it
@@ -218,7 +246,7 @@ impl<A: Authorization> Node<A> {
     pub fn replace(
         &self,
         devices: Vec<Arc<TargetDevice>>,
-        access: &BTreeMap<u16, AccessState>,
+        access: &PortAccess,
         authorization: A,
     ) -> (usize, impl Future<Output = ()> + use<A>) {
         let old = self.serving();
@@ -249,9 +277,15 @@ impl<A: Authorization> Node<A> {
         (count, done)
     }
 
-    /// Ends every session; returns when none of their tasks runs any more.
-    pub fn end_sessions(&self, why: EndReason) -> impl Future<Output = ()> + use<A> {
-        let all = self.sessions.all();
+    /// Ends every session with one of these targets; returns when none of their tasks runs any more.
+    pub fn end_sessions(
+        &self,
+        targets: &BTreeSet<&str>,
+        why: EndReason,
+    ) -> impl Future<Output = ()> + use<A> {
+        let is_with = |target: &Arc<str>| targets.contains(&**target);
+        let mut all = self.sessions.all();
+        all.retain(|session| session.identity.target.as_ref().is_some_and(is_with));
         all.iter().for_each(|session| session.send(SessionMessage::End(why)));
         async move {
             join_all(all.iter().map(|session| session.gone())).await;

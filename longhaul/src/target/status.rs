@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proto::client::ClientId;
+use proto::cluster::GroupName;
 use serde::{Deserialize, Serialize};
 
 use super::meter::Activity;
@@ -68,6 +69,20 @@ pub struct DeviceStatus {
 pub struct ClusterStatus {
     /// This gateway.
     pub gateway: String,
+    /// How it is for the only group of volumes; `None` if there are several.
+    #[serde(flatten)]
+    only: Option<GroupStatus>,
+    /// How it is for each of several groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<GroupStatus>,
+}
+
+/// What a gateway says of a group of volumes of its cluster.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct GroupStatus {
+    /// The group.
+    #[serde(default = "default_group")]
+    pub group: String,
     /// What it is: `active`, `standby`, `taking over`, `leaving` or `lost`.
     pub role: String,
     /// For how many seconds.
@@ -158,13 +173,35 @@ pub struct LinkLosses {
     pub cut: u64,
 }
 
+fn default_group() -> String {
+    GroupName::default().to_string()
+}
+
 impl ClusterStatus {
-    /// In a line.
+    /// Of this gateway.
     #[must_use]
-    pub fn text(&self) -> String {
-        let Self { gateway, role, holder, epoch, .. } = self;
-        let holder = holder.as_deref().unwrap_or("nobody");
-        format!("{gateway}: {role}; the lease has {holder}, epoch {epoch}")
+    pub fn new(gateway: String, groups: Vec<GroupStatus>) -> Self {
+        match <[GroupStatus; 1]>::try_from(groups) {
+            Ok([only]) => Self { gateway, only: Some(only), groups: Vec::new() },
+            Err(groups) => Self { gateway, only: None, groups },
+        }
+    }
+
+    /// How it is for each group of volumes.
+    #[must_use]
+    pub fn groups(&self) -> &[GroupStatus] {
+        if self.groups.is_empty() { self.only.as_slice() } else { &self.groups }
+    }
+
+    /// Each group in a line.
+    pub fn lines(&self) -> impl Iterator<Item = (String, &GroupStatus)> {
+        let groups = self.groups();
+        groups.iter().map(move |status| {
+            let GroupStatus { group, role, holder, epoch, .. } = status;
+            let of = if groups.len() > 1 { format!(", group {group}") } else { String::new() };
+            let holder = holder.as_deref().unwrap_or("nobody");
+            (format!("{}{of}: {role}; the lease has {holder}, epoch {epoch}", self.gateway), status)
+        })
     }
 }
 

@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/connect.rs"]
 mod connect;
 mod faults;
+mod groups;
 mod images;
 #[path = "../common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
@@ -199,8 +200,12 @@ impl Pair {
 
 /// A session of the host `name`.
 fn session(portal: SocketAddr, name: &str) -> Peer {
+    session_with(portal, name, TARGET)
+}
+
+fn session_with(portal: SocketAddr, name: &str, target: &str) -> Peer {
     let mut peer = Peer::connect(portal);
-    peer.send(login(1), text(name, TARGET));
+    peer.send(login(1), text(name, target));
     peer.receive().expect("an answer");
     assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
     peer

@@ -61,6 +61,9 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
             note("volumes", &volume.name, why);
         }
     }
+    for (kind, name, why) in config.group_conflicts() {
+        note(kind, name, why);
+    }
     for (volume, why) in shared(&config.volumes) {
         note("volumes", &volume.name, why);
     }

@@ -1,15 +1,14 @@
 //! A gateway of a cluster: it opens the volumes when it takes over, and closes them when it is active no more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::replace;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use proto::cluster::Role;
+use proto::cluster::{GroupName, Role};
 use proto::scsi::inquiry::Identity;
-use proto::scsi::ports::AccessState;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -22,7 +21,7 @@ use super::{
     Remembered, blocking, discard, open_options, open_with, policy, served_before, unless_stopped,
 };
 use crate::chain::{self, Chain, OpenOptions};
-use crate::cluster::{Cluster, Media, Reporter, RoleChanges};
+use crate::cluster::{Cluster, Group, Media, Reporter, RoleChanges};
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::Offering;
@@ -31,6 +30,7 @@ use crate::served_volumes::{OnExchange, ServedVolumes, VolumeIdentity};
 use crate::stop::Stop;
 use crate::store::file::is_locked;
 use crate::target::lun::Disk;
+use crate::target::node::PortAccess;
 use crate::target::sessions::EndReason;
 
 /// How long sessions may take to see that the gateway is active, before it does what else it has to.
@@ -53,7 +53,10 @@ pub(super) enum Done {
     Nothing,
 }
 
-/// Volumes that another gateway has, or none.
+/// What is being done with each group of volumes.
+pub(super) type Work = BTreeMap<GroupName, JoinHandle<Done>>;
+
+/// Volumes that other gateways have, or none.
 pub(super) async fn open_standby(volumes: &[Served]) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
@@ -191,9 +194,9 @@ impl Live {
         if let Some(cluster) = &mut cluster {
             let volumes = self.volumes().iter().filter_map(|volume| {
                 let OpenVolume { disk, .. } = self.open_volumes.get(&volume.name)?;
-                Some((volume.target.as_str(), volume.lun, disk))
+                Some((volume, disk))
             });
-            cluster.start(volumes);
+            cluster.start(&volumes.collect::<Vec<_>>());
         }
         self.cluster = cluster;
     }
@@ -202,19 +205,21 @@ impl Live {
         self.cluster.as_ref().map(Cluster::role_changes)
     }
 
-    /// How volumes are accessed by each group now.
-    pub(super) fn access(&self, config: &Config) -> BTreeMap<u16, AccessState> {
-        match &self.cluster {
-            Some(cluster) => config.ports_in_cluster(cluster.role() == Role::Active),
-            None => config.ports(),
-        }
+    /// How volumes are accessed by each portal group now.
+    pub(super) fn access(&self, config: &Config) -> PortAccess {
+        let Some(cluster) = &self.cluster else { return config.ports().into() };
+        let of = config.volumes.iter().map(|volume| {
+            let is_active = cluster.role(&volume.group) == Role::Active;
+            (volume.target.as_str().to_owned(), config.ports_in_cluster(is_active))
+        });
+        PortAccess { all: config.ports_in_cluster(false), of: of.collect() }
     }
 
     /// Begins what the role asks for.
-    pub(super) async fn change_role(&mut self, role: Role) -> JoinHandle<Done> {
+    pub(super) async fn change_role(&mut self, group: &GroupName, role: Role) -> JoinHandle<Done> {
         let begun = match role {
-            Role::TakingOver => self.take_over(),
-            Role::Leaving | Role::Lost => self.stand_by().await,
+            Role::TakingOver => self.take_over(group),
+            Role::Leaving | Role::Lost => self.stand_by(group).await,
             Role::Standby | Role::Active => None,
         };
         begun.unwrap_or_else(|| {
@@ -226,9 +231,10 @@ impl Live {
     }
 
     /// What it has come to.
-    pub(super) async fn worked(&mut self, done: Done) {
-        let (Done::Opened(chains), Some(reporter)) = (done, self.reporter()) else { return };
-        drop(self.exchange_chains(chains));
+    pub(super) async fn worked(&mut self, group: &GroupName, done: Done) {
+        let reporter = self.cluster_group(group).map(Group::reporter);
+        let (Done::Opened(chains), Some(reporter)) = (done, reporter) else { return };
+        drop(self.exchange_chains(group, chains));
         reporter.opened().await;
         // Where the lease is over by now, the next role has them closed.
         let seen = timeout(SEEN_WITHIN, self.offer());
@@ -240,40 +246,51 @@ impl Live {
     }
 
     /// The server ends: what is under way has ended when this returns, but for the opening of a file that hangs.
-    pub(super) async fn end_work(&mut self, work: Option<JoinHandle<Done>>) {
-        let Some(work) = work else { return };
-        let is_opening = self.cluster.as_ref().is_some_and(|it| it.role() == Role::TakingOver);
-        let done = match is_opening {
-            true => timeout(GIVEN_UP_WITHIN, work).await.ok(),
-            false => Some(work.await),
-        };
-        if let Some(Ok(Done::Opened(chains))) = done {
-            drop(self.exchange_chains(chains));
+    pub(super) async fn end_work(&mut self, work: Work) {
+        let ended = work.into_iter().map(|(group, work)| {
+            let role = self.cluster.as_ref().map(|cluster| cluster.role(&group));
+            async move {
+                let done = match role == Some(Role::TakingOver) {
+                    true => timeout(GIVEN_UP_WITHIN, work).await.ok(),
+                    false => Some(work.await),
+                };
+                (group, done)
+            }
+        });
+        for (group, done) in join_all(ended.collect::<Vec<_>>()).await {
+            if let Some(Ok(Done::Opened(chains))) = done {
+                drop(self.exchange_chains(&group, chains));
+            }
         }
     }
 
-    fn reporter(&self) -> Option<Reporter> {
-        self.cluster.as_ref().map(Cluster::reporter)
+    fn cluster_group(&self, group: &GroupName) -> Option<&Group> {
+        self.cluster.as_ref()?.group(group)
     }
 
-    fn take_over(&self) -> Option<JoinHandle<Done>> {
-        let cluster = self.cluster.as_ref()?;
+    /// The volumes that move together.
+    fn volumes_of(&self, group: &GroupName) -> impl Iterator<Item = &Served> {
+        self.volumes().iter().filter(move |volume| volume.group == *group)
+    }
+
+    fn take_over(&self, group: &GroupName) -> Option<JoinHandle<Done>> {
+        let its = self.cluster_group(group)?;
         let opening = Opening {
-            volumes: self.volumes().to_vec(),
+            volumes: self.volumes_of(group).cloned().collect(),
             state: self.config().state.clone(),
             stop: self.stop.clone(),
-            role: cluster.roles(),
-            reporter: cluster.reporter(),
-            media: cluster.media(),
-            log_limiter: Arc::clone(&self.take_over_log),
+            role: its.roles(),
+            reporter: its.reporter(),
+            media: its.media(),
+            log_limiter: its.take_over_log(),
         };
         let runtime = Handle::current();
         Some(spawn_blocking(move || runtime.block_on(opening.run())))
     }
 
-    /// Puts these chains beneath the disks, and gives those that were there.
-    fn exchange_chains(&mut self, chains: Vec<Chain>) -> Vec<Chain> {
-        let names: Vec<_> = self.volumes().iter().map(|volume| volume.name.clone()).collect();
+    /// Puts these chains beneath the disks of a group, and gives those that were there.
+    fn exchange_chains(&mut self, group: &GroupName, chains: Vec<Chain>) -> Vec<Chain> {
+        let names: Vec<_> = self.volumes_of(group).map(|volume| volume.name.clone()).collect();
         let mut before = Vec::new();
         for (name, chain) in names.iter().zip(chains) {
             let Some(open_volume) = self.open_volumes.get_mut(name) else { continue };
@@ -296,21 +313,24 @@ impl Live {
         self.node.replace(offering).1
     }
 
-    /// Closes the volumes. Every session ends: what lies in its connection was meant for a gateway that was active, and must
-    /// not be taken for something new when this one is active again.
-    async fn stand_by(&mut self) -> Option<JoinHandle<Done>> {
-        let reporter = self.reporter()?;
+    /// Closes the volumes of a group. Every session with one of their targets ends: what lies in its connection was meant for a
+    /// gateway that was active, and must not be taken for something new when this one is active again.
+    async fn stand_by(&mut self, group: &GroupName) -> Option<JoinHandle<Done>> {
+        let reporter = self.cluster_group(group)?.reporter();
         let mut chains = Vec::new();
-        for volume in self.volumes() {
+        for volume in self.volumes_of(group) {
             let active = self.open_volumes.get(&volume.name)?;
             let shape = active.chain.volume().shape().clone();
             // What it is like is known, so that this neither waits nor fails.
             chains.push(open_one_standby(volume, Some(shape)).await.ok()?);
         }
-        let active = self.exchange_chains(chains);
+        let active = self.exchange_chains(group, chains);
         drop(self.offer());
-        let ended = self.node.end_sessions(EndReason::TakenOver);
-        let disks: Vec<_> = self.open_volumes.values().map(|volume| volume.disk.again()).collect();
+        let targets: BTreeSet<_> =
+            self.volumes_of(group).map(|volume| volume.target.as_str()).collect();
+        let ended = self.node.end_sessions(&targets, EndReason::TakenOver);
+        let its = self.volumes_of(group).filter_map(|volume| self.open_volumes.get(&volume.name));
+        let disks: Vec<_> = its.map(|volume| volume.disk.again()).collect();
         Some(tokio::spawn(async move {
             ended.await;
             join_all(disks.iter().map(Disk::quiesce)).await;
@@ -339,10 +359,28 @@ impl Live {
 
     /// The answer to a request about the cluster.
     pub(super) async fn answer_cluster(&self, request: &str) -> Outcome<String> {
-        match (request, &self.cluster) {
-            ("show", _) | (_, None) => self.cluster_status(),
-            ("move", Some(cluster)) => cluster.move_on().await,
+        let Some(cluster) = &self.cluster else { return self.cluster_status() };
+        let (verb, meant) = request.split_once(' ').unwrap_or((request, ""));
+        match verb {
+            "show" => self.cluster_status(),
+            "move" => self.group_meant(cluster, meant)?.move_on().await,
             _ => Err(Failure::new("cannot read the request: is the server of another release?")),
         }
+    }
+
+    /// The group of volumes that somebody means who names one, or TARGET/LUN.
+    fn group_meant<'a>(&self, cluster: &'a Cluster, meant: &str) -> Outcome<&'a Group> {
+        // No name of a group has a slash.
+        let Some((target, lun)) = meant.rsplit_once('/') else {
+            return match meant {
+                "" => cluster.only_group(),
+                name => cluster.named_group(name),
+            };
+        };
+        let is_it =
+            |volume: &&Served| volume.target.as_str() == target && volume.lun.to_string() == lun;
+        let volume = self.volumes().iter().find(is_it);
+        let missing = || Failure::new(format!("{meant} is no volume of this gateway"));
+        cluster.named_group(&volume.ok_or_else(missing)?.group.to_string())
     }
 }

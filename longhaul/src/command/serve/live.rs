@@ -33,7 +33,6 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::hyperscsi;
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::log::{Log, LogFilter};
-use crate::log_limiter::LineLimiter;
 use crate::served_volumes::{LeftState, OnExchange, ServedVolumes};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
@@ -73,7 +72,6 @@ pub(super) struct Live {
     pub(super) stop: Stop,
     /// The part of this server in a cluster.
     pub(super) cluster: Option<Cluster>,
-    pub(super) take_over_log: Arc<LineLimiter>,
     /// The clients that are listed when they come.
     pub(super) invitations: OpenInvitations,
     /// By which initiators have cartridges moved.
@@ -134,7 +132,6 @@ impl Live {
             log,
             stop,
             cluster,
-            take_over_log: Arc::new(LineLimiter::of_retries()),
             invitations,
             movements,
             known_as,
@@ -271,7 +268,7 @@ impl Live {
         let policy = policy(&config, clients.clone(), names.into_iter().collect());
         self.clients = clients;
         let access = self.access(&config);
-        let turned = turned(&self.access(&self.config), &access);
+        let turned = turned(&self.access(&self.config).all, &access.all);
         let same = super::hyperscsi::offering(&config, devices.clone(), policy.clone());
         let offering = Offering { devices, policy, limits: limits(&config.limits), access };
         // Of sessions that stay, too, by whatever transport.

@@ -21,7 +21,7 @@ use crate::front::hyperscsi;
 use crate::front::iscsi::Node;
 use crate::target::meter::{Activity, BUCKETS, Work, bound};
 use crate::target::shares::ShareStatus;
-use crate::target::status::{ClusterStatus, LinkLosses, PathStatus, Status};
+use crate::target::status::{GroupStatus, LinkLosses, PathStatus, Status};
 
 /// Clients at a time; more wait to be accepted.
 const CLIENTS_MAX: usize = 4;
@@ -143,7 +143,7 @@ impl Collector for Snapshot {
 /// A value of something that tells `S` of itself: its type, name and help, and where it comes from.
 type Value<S> = (MetricType, &'static str, &'static str, fn(&S) -> u64);
 
-const OF_GATEWAY: [Value<ClusterStatus>; 4] = [
+const OF_GROUP: [Value<GroupStatus>; 4] = [
     (MetricType::Gauge, "cluster_epoch", "Holders of the lease so far.", |it| it.epoch),
     (
         MetricType::Gauge,
@@ -160,20 +160,20 @@ const OF_GATEWAY: [Value<ClusterStatus>; 4] = [
     ),
 ];
 
-/// How a gateway of a cluster is.
+/// How a gateway of a cluster is, for each group of volumes.
 fn gateway(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
-    let Some(gateway) = &status.cluster else { return Ok(()) };
-    let roles =
-        ROLES.map(|role| ([("role", name_of(role))], u64::from(name_of(role) == gateway.role)));
+    let Some(cluster) = &status.cluster else { return Ok(()) };
+    let roles = cluster.groups().iter().flat_map(|group| {
+        ROLES.map(name_of).map(|role| {
+            ([("role", role), ("group", group.group.as_str())], u64::from(role == group.role))
+        })
+    });
     family(encoder, MetricType::Gauge, "cluster_role", "What the gateway is: 1 for that.", roles)?;
-    for (kind, name, help, value) in OF_GATEWAY {
-        family(
-            encoder,
-            kind,
-            name,
-            help,
-            [([("gateway", gateway.gateway.as_str())], value(gateway))],
-        )?;
+    for (kind, name, help, value) in OF_GROUP {
+        let samples = cluster.groups().iter().map(|group| {
+            ([("gateway", cluster.gateway.as_str()), ("group", &group.group)], value(group))
+        });
+        family(encoder, kind, name, help, samples)?;
     }
     Ok(())
 }
@@ -321,6 +321,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::target::status::ClusterStatus;
     use crate::target::status::SessionStatus;
 
     fn work(commands: u64) -> Work {
@@ -355,8 +356,8 @@ mod tests {
     }
 
     fn gateway() -> ClusterStatus {
-        ClusterStatus {
-            gateway: "a".to_owned(),
+        let active = GroupStatus {
+            group: "web".to_owned(),
             role: "active".to_owned(),
             seconds: 3,
             holder: Some("a".to_owned()),
@@ -364,7 +365,10 @@ mod tests {
             permitted_ms: 3000,
             takeovers: 2,
             record_failures: 1,
-        }
+        };
+        let (group, role) = ("db".to_owned(), "standby".to_owned());
+        let standby = GroupStatus { group, role, holder: None, epoch: 9, ..active.clone() };
+        ClusterStatus::new("a".to_owned(), vec![active, standby])
     }
 
     fn session() -> SessionStatus {
@@ -463,8 +467,11 @@ mod tests {
         assert_eq!(first("longhaul_cluster_takeovers"), 2.0);
         assert_eq!(first("longhaul_cluster_permitted_milliseconds"), 3000.0);
         let (_, roles) = &families["longhaul_cluster_role"];
-        let is: Vec<_> = roles.iter().filter(|role| role.value == 1.0).collect();
-        assert_eq!((is.len(), is[0].labels["role"]), (1, "active"));
+        let is = roles.iter().filter(|role| role.value == 1.0);
+        let is: Vec<_> = is.map(|role| (role.labels["group"], role.labels["role"])).collect();
+        assert_eq!(is, [("web", "active"), ("db", "standby")]);
+        let (_, epochs) = &families["longhaul_cluster_epoch"];
+        assert_eq!((epochs[1].labels["group"], epochs[1].value), ("db", 9.0));
         for (name, (kind, samples)) in &families {
             assert!(!samples.is_empty(), "{name}");
             let total = samples.iter().all(|sample| sample.name == format!("{name}_total"));

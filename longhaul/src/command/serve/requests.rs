@@ -1,16 +1,18 @@
 //! What a running server is told: to end, to say how it is, to read its file again.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
-use proto::cluster::Role;
+use futures_util::future::select_all;
+use proto::cluster::{GroupName, Role};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::administration::Administered;
 use super::config_edit::Edited;
-use super::gateway::Done;
+use super::gateway::{Done, Work};
 use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use super::movements::{Moved, MovementAsked};
@@ -47,8 +49,8 @@ pub(super) struct Events {
     role_changes: Option<RoleChanges>,
     moved: Moved,
     administered: Administered,
-    /// The volumes of a cluster are being opened or closed.
-    work: Option<JoinHandle<Done>>,
+    /// The groups of volumes of a cluster that are being opened or closed.
+    work: Work,
     /// What means a reload, if anything does.
     hangup: Option<Signal>,
     stop: Stop,
@@ -74,10 +76,10 @@ enum Event {
     Enrol(Asked),
     /// An initiator has cartridges moved.
     Move(MovementAsked),
-    /// The volumes of a cluster are to be opened or closed.
-    Role(Role),
-    /// They are.
-    Worked(Done),
+    /// A group of volumes of a cluster is to be opened or closed.
+    Role(GroupName, Role),
+    /// It is.
+    Worked(GroupName, Done),
 }
 
 /// What tells of events besides signals.
@@ -92,7 +94,7 @@ impl Events {
         hangup: Option<Signal>,
     ) -> Self {
         let server = tokio::spawn(serving);
-        let (work, is_stopping, is_reloading) = (None, false, false);
+        let (work, is_stopping, is_reloading) = (Work::new(), false, false);
         Self {
             server,
             control,
@@ -110,6 +112,7 @@ impl Events {
 
     /// The next event. Dropping this future loses none.
     async fn next(&mut self) -> Event {
+        let takes_roles = !self.is_stopping;
         tokio::select! {
             // In this order, or a server that ends at once would not have been said to be stopping.
             biased;
@@ -125,35 +128,39 @@ impl Events {
             Some(request) = self.administered.next() => Event::Asked(request),
             Some(client) = self.newcomers.recv() => Event::Enrol(client),
             Some(asked) = self.moved.recv() => Event::Move(asked),
-            role = role_change(self.role_changes.as_mut()), if self.takes_role_changes() => {
-                Event::Role(role)
-            }
-            done = worked(&mut self.work), if !self.is_reloading => Event::Worked(done),
+            event = cluster_event(self.role_changes.as_mut(), &mut self.work, takes_roles),
+                if !self.is_reloading => event,
         }
-    }
-
-    const fn takes_role_changes(&self) -> bool {
-        !self.is_stopping && !self.is_reloading && self.work.is_none()
     }
 }
 
-/// What comes of the work that is under way. Dropping this future loses nothing.
-async fn worked(work: &mut Option<JoinHandle<Done>>) -> Done {
-    match work.as_mut() {
-        Some(task) => {
-            let done = task.await.unwrap_or(Done::Nothing);
-            *work = None;
-            done
+/// A group of volumes is to be opened or closed, which is not told of one with which something is being done; or that is done.
+/// Dropping this future loses nothing.
+async fn cluster_event(
+    role_changes: Option<&mut RoleChanges>,
+    work: &mut Work,
+    takes_roles: bool,
+) -> Event {
+    let Some(role_changes) = role_changes else { return std::future::pending().await };
+    let busy: BTreeSet<_> = work.keys().cloned().collect();
+    let (group, done) = tokio::select! {
+        (group, role) = role_changes.next(|group| busy.contains(group)), if takes_roles => {
+            return Event::Role(group, role);
         }
-        None => std::future::pending().await,
-    }
+        worked = worked(work) => worked,
+    };
+    work.remove(&group);
+    Event::Worked(group, done)
 }
 
-async fn role_change(role_changes: Option<&mut RoleChanges>) -> Role {
-    match role_changes {
-        Some(role_changes) => role_changes.next().await,
-        None => std::future::pending().await,
+/// What comes of the work that is done first.
+async fn worked(work: &mut Work) -> (GroupName, Done) {
+    if work.is_empty() {
+        return std::future::pending().await;
     }
+    let groups: Vec<_> = work.keys().cloned().collect();
+    let (done, at, _) = select_all(work.values_mut()).await;
+    (groups[at].clone(), done.unwrap_or(Done::Nothing))
 }
 
 async fn hung_up(hangup: Option<&mut Signal>) {
@@ -193,17 +200,18 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool>
                 live.carry_out(asked).await;
                 None
             }
-            Event::Role(role) => {
-                events.work = Some(live.change_role(role).await);
+            Event::Role(group, role) => {
+                let work = live.change_role(&group, role).await;
+                events.work.insert(group, work);
                 None
             }
-            Event::Worked(done) => {
-                live.worked(done).await;
+            Event::Worked(group, done) => {
+                live.worked(&group, done).await;
                 None
             }
         };
         if let Some(outcome) = ended {
-            live.end_work(events.work.take()).await;
+            live.end_work(std::mem::take(&mut events.work)).await;
             return outcome;
         }
     }
@@ -244,8 +252,12 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
         "status" => live.status(),
         "reload" => return Some(request),
         "cluster show" => live.cluster_status(),
-        "clients" | "cluster move" => Err(Failure::new(RELOADING)),
-        other if ["invite ", "media ", CONFIG].iter().any(|verb| other.starts_with(verb)) => {
+        "clients" => Err(Failure::new(RELOADING)),
+        other
+            if ["invite ", "media ", "cluster move", CONFIG]
+                .iter()
+                .any(|verb| other.starts_with(verb)) =>
+        {
             Err(Failure::new(RELOADING))
         }
         other => Err(Failure::new(format!("there is no request `{other}`"))),
@@ -384,7 +396,7 @@ impl Reload {
             // The initiator tries it again: what it names may be about to go.
             Event::Move(asked) => asked.refuse_busy(),
             // It comes again when the reload is done, which opens no volume of a cluster.
-            Event::Role(_) | Event::Worked(_) => {}
+            Event::Role(..) | Event::Worked(..) => {}
         }
     }
 

@@ -146,7 +146,7 @@ impl Node {
     /// ended. Returns how many these are, and a future that ends when none of their commands runs any more.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
         let Offering { devices, policy, volumes, access } = offering;
-        self.target.replace(devices, &access, Admittance { policy, volumes })
+        self.target.replace(devices, &access.into(), Admittance { policy, volumes })
     }
 
     /// How it is now.

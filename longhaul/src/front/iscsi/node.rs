@@ -1,6 +1,6 @@
 //! What a target node serves, to whom, and within which limits.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::{Protection, Sealing};
 use proto::iscsi::target::{Budget, Joining, Session, Setup, TargetRecord, WINDOW};
 use proto::iscsi::text::TEXT_MAX;
-use proto::scsi::ports::{AccessState, Port};
+use proto::scsi::ports::Port;
 use proto::scsi::rights::Rights;
 use proto::time::Time;
 
@@ -22,7 +22,7 @@ use crate::log_limiter::LogLimiter;
 use crate::target;
 use crate::target::lun::{Administrator, TRANSFER_MAX, TargetDevice};
 use crate::target::memory_quota::Pools;
-use crate::target::node::Authorization;
+use crate::target::node::{Authorization, PortAccess};
 use crate::target::sessions::{ClientQuota, EndReason, Sessions};
 use crate::target::shares::ListedShare;
 use crate::target::status::Status;
@@ -223,7 +223,7 @@ pub struct Offering {
     /// The bounds of the sessions to come.
     pub limits: Limits,
     /// How units are accessed by the ports that are named.
-    pub access: BTreeMap<u16, AccessState>,
+    pub access: PortAccess,
 }
 
 impl Node {
@@ -312,9 +312,13 @@ impl Node {
         self.target.sessions.shares().set(listed);
     }
 
-    /// Ends every session; returns when none of their tasks runs any more.
-    pub fn end_sessions(&self, why: EndReason) -> impl Future<Output = ()> + use<> {
-        self.target.end_sessions(why)
+    /// Ends every session with one of these targets; returns when none of their tasks runs any more.
+    pub fn end_sessions(
+        &self,
+        targets: &BTreeSet<&str>,
+        why: EndReason,
+    ) -> impl Future<Output = ()> + use<> {
+        self.target.end_sessions(targets, why)
     }
 
     /// How it is now.

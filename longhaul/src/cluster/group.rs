@@ -1,0 +1,228 @@
+//! The part of this gateway in one group of volumes, which has a lease and a record of its own.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use host::rbd::Client;
+use proto::cluster::{GatewayName, GroupName, Role, Settings};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use super::driver::{Driver, Request};
+use super::fence::Fences;
+use super::observer::{GroupObserver, Published};
+use super::reservations::UnitReservations;
+use super::store::{CurrentClient, RecordStore};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::log_limiter::LineLimiter;
+use crate::target::lun::{Disk, MediumPermit, Shared};
+
+/// How long an end waits for the lease to be given back.
+const LEFT_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the files of a cluster may take to say who is there.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Another gateway is looked for during this part of a lease, in which it looks at the record several times.
+const LOOKED_FOR: u32 = 3;
+
+/// How often it is looked for in a lease.
+const LOOKS: u32 = 40;
+
+/// See the module.
+pub struct Group {
+    gateway: GatewayName,
+    lease: Duration,
+    /// How it is called where there are others.
+    name: Option<GroupName>,
+    store: Arc<dyn RecordStore>,
+    /// By which it comes to the media, if those are in a storage that can shut it out.
+    client: CurrentClient,
+    requests: mpsc::Sender<Request>,
+    roles: watch::Receiver<Role>,
+    observer: GroupObserver,
+    permit: Arc<MediumPermit>,
+    /// Of openings that are tried many times.
+    take_over_log: Arc<LineLimiter>,
+    /// Until it is started.
+    driver: Option<Driver>,
+}
+
+impl Group {
+    /// One that does nothing yet.
+    pub(super) fn new(
+        name: &GroupName,
+        is_alone: bool,
+        settings: Settings,
+        (store, fences): (Arc<dyn RecordStore>, Fences),
+    ) -> Self {
+        let (requests, asked) = mpsc::channel(64);
+        let permit = Arc::<MediumPermit>::default();
+        let (tell, roles, observer) = Published::new(name, &permit);
+        let client = CurrentClient::default();
+        let (gateway, lease) = (settings.me.gateway.clone(), settings.lease);
+        let places = (Arc::clone(&store), fences, Arc::clone(&client));
+        let driver = Driver::new(settings, places, asked, tell, Arc::clone(&permit));
+        Self {
+            gateway,
+            lease,
+            name: (!is_alone).then(|| name.clone()),
+            store,
+            client,
+            requests,
+            roles,
+            observer,
+            permit,
+            take_over_log: Arc::new(LineLimiter::of_retries()),
+            driver: Some(driver),
+        }
+    }
+
+    /// What opens the media for a gateway that takes over.
+    #[must_use]
+    pub fn media(&self) -> Media {
+        Media(Arc::clone(&self.client))
+    }
+
+    /// What a disk shares that is this unit of this target.
+    pub(super) fn shared(&self, target: &str, lun: u16) -> Shared {
+        let reservations = UnitReservations::new(unit(target, lun), self.requests.clone());
+        Shared { reservations: Arc::new(reservations), permit: Arc::clone(&self.permit) }
+    }
+
+    /// Takes part from now on, with these disks.
+    pub(super) fn start<'a>(&mut self, disks: impl Iterator<Item = (&'a str, u16, &'a Disk)>) {
+        let Some(driver) = self.driver.take() else { return };
+        let disks = disks.map(|(target, lun, disk)| (unit(target, lun), disk.again())).collect();
+        tokio::spawn(driver.run(disks));
+    }
+
+    /// What it is now.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        *self.roles.borrow()
+    }
+
+    /// What it is, as that changes.
+    #[must_use]
+    pub fn roles(&self) -> watch::Receiver<Role> {
+        self.roles.clone()
+    }
+
+    /// Of openings that are tried many times.
+    pub(crate) fn take_over_log(&self) -> Arc<LineLimiter> {
+        Arc::clone(&self.take_over_log)
+    }
+
+    /// What tells how it is.
+    pub(super) fn observer(&self) -> GroupObserver {
+        self.observer.clone()
+    }
+
+    /// What reports that a change of role is done.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        Reporter { requests: self.requests.clone(), lease: self.lease }
+    }
+
+    /// Has another gateway be active, or this one: whichever is not. An active one gives up nothing where no other is there
+    /// to take it.
+    pub async fn move_on(&self) -> Outcome<String> {
+        if self.role() == Role::Active && !self.is_another_there().await? {
+            let why = "no other gateway looks at the record of the cluster";
+            let what = format!("cannot move {} to another gateway", self.volumes());
+            return Err(Failure::new(what).because(why).hint(
+                "nothing was changed; start the other gateway, and see that it has the same `directory` or `state`: `longhaul check` and its log tell",
+            ));
+        }
+        tell(&self.requests, Request::Move).await;
+        let (gateway, volumes) = (&self.gateway, self.volumes());
+        Ok(match self.role() {
+            Role::Leaving => format!("{gateway} gives {volumes} to another gateway"),
+            _ => format!("{gateway} has asked for {volumes}"),
+        })
+    }
+
+    /// Its volumes, in a sentence.
+    fn volumes(&self) -> String {
+        let of = self.name.as_ref().map(|name| format!(" of the group {name}"));
+        format!("the volumes{}", of.unwrap_or_default())
+    }
+
+    /// Whether another gateway looks at the record now.
+    async fn is_another_there(&self) -> Outcome<bool> {
+        let look = || async {
+            let store = Arc::clone(&self.store);
+            let seen = timeout(SEEN_WITHIN, spawn_blocking(move || store.others_seen())).await;
+            let what = || "cannot look for another gateway".to_owned();
+            seen.or_fail(what)?.or_fail(what)?.or_fail(what)
+        };
+        let (before, began) = (look().await?, Instant::now());
+        while began.elapsed() < self.lease / LOOKED_FOR {
+            sleep(self.lease / LOOKS).await;
+            if look().await? != before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives the lease back, after everything is closed.
+    pub(super) async fn end(&self) {
+        let (done, heard) = oneshot::channel();
+        if self.requests.send(Request::End(done)).await.is_ok() {
+            let _ = timeout(LEFT_WITHIN, heard).await;
+        }
+    }
+}
+
+/// What opens the media for a gateway that takes over.
+#[derive(Clone, Debug)]
+pub struct Media(CurrentClient);
+
+impl Media {
+    /// The connection to a Ceph cluster by which they are opened, if they are there.
+    #[must_use]
+    pub fn ceph(&self) -> Option<Arc<Client>> {
+        let current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map(|current| Arc::clone(&current.client))
+    }
+}
+
+async fn tell(requests: &mpsc::Sender<Request>, request: fn(oneshot::Sender<()>) -> Request) {
+    let (done, heard) = oneshot::channel();
+    if requests.send(request(done)).await.is_ok() {
+        let _ = heard.await;
+    }
+}
+
+/// Reports that a change of role is done.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    requests: mpsc::Sender<Request>,
+    lease: Duration,
+}
+
+impl Reporter {
+    /// The volumes are open.
+    pub async fn opened(&self) {
+        tell(&self.requests, Request::Opened).await;
+    }
+
+    /// The volumes are closed, or cannot be opened.
+    pub async fn closed(&self) {
+        tell(&self.requests, Request::Closed).await;
+    }
+
+    /// How long a gateway tries to open volumes that nobody has, before another one may.
+    #[must_use]
+    pub const fn patience(&self) -> Duration {
+        self.lease
+    }
+}
+
+/// How the record calls a unit.
+fn unit(target: &str, lun: u16) -> String {
+    format!("{target}/{lun}")
+}
