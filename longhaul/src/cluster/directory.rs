@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proto::cluster::{GatewayName, GroupName, RECORD_MAX, Record, UNITS_MAX};
+use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX};
 use tempfile::{NamedTempFile, TempPath};
 
-use super::store::{RecordStore, Signs};
+use super::store::{RecordName, RecordStore, Signs};
 use crate::printable::Shown as _;
 
 /// How many versions stay.
@@ -38,26 +38,30 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`, for this gateway and a group of volumes. It has to be there: one that is made where a file
-    /// system is not mounted would be another than that of the other gateways. That of a group is made in it.
-    pub(super) fn open(path: &Path, gateway: &GatewayName, group: &GroupName) -> io::Result<Self> {
-        let of_group = of_group(path, group);
-        if !group.is_default() {
-            make(&of_group)?;
+    /// The directory of a record in that at `path`, for this gateway. The latter has to be there: one that is made where a file
+    /// system is not mounted would be another than that of the other gateways.
+    pub(super) fn open(
+        path: &Path,
+        gateway: &GatewayName,
+        record: RecordName<'_>,
+    ) -> io::Result<Self> {
+        let own = place(path, record);
+        if own != path {
+            make(&own)?;
             // With the record its directory must not be lost.
             File::open(path)?.sync_all()?;
         }
-        let (path, new) = (of_group, format!("new-{gateway}-"));
+        let (path, new) = (own, format!("new-{gateway}-"));
         let seen = path.join(format!("{SEEN}{gateway}"));
         let directory = Self { path, new, seen };
         directory.remove_left()?;
         Ok(directory)
     }
 
-    /// The same to be read only; `None` if the group has none yet.
-    pub(super) fn look(path: &Path, group: &GroupName) -> io::Result<Option<Self>> {
+    /// The same to be read only; `None` if nobody has made it yet.
+    pub(super) fn look(path: &Path, record: RecordName<'_>) -> io::Result<Option<Self>> {
         fs::read_dir(path)?;
-        let path = of_group(path, group);
+        let path = place(path, record);
         match fs::read_dir(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(why) => Err(why),
@@ -152,11 +156,12 @@ impl Directory {
     }
 }
 
-/// Where the record of a group is: no name of a group is that of a file which is there besides.
-fn of_group(path: &Path, group: &GroupName) -> PathBuf {
-    match group.is_default() {
-        true => path.to_owned(),
-        false => path.join(format!("group-{group}")),
+/// Where a record is: no name of a group is that of something else which is there.
+fn place(path: &Path, record: RecordName<'_>) -> PathBuf {
+    match record {
+        RecordName::Group(group) if group.is_default() => path.to_owned(),
+        RecordName::Group(group) => path.join(format!("group-{group}")),
+        RecordName::Membership => path.join("groups"),
     }
 }
 
@@ -263,7 +268,8 @@ mod tests {
     }
 
     fn of(path: &Path, gateway: &str, group: &str) -> io::Result<Directory> {
-        Directory::open(path, &gateway.parse().unwrap(), &group.parse().unwrap())
+        let group = group.parse().unwrap();
+        Directory::open(path, &gateway.parse().unwrap(), RecordName::Group(&group))
     }
 
     #[test]

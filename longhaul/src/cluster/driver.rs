@@ -53,6 +53,17 @@ pub(super) enum Request {
     End(oneshot::Sender<()>),
 }
 
+/// Asks for something, and waits until the driver has heard it.
+pub(super) async fn tell(
+    requests: &mpsc::Sender<Request>,
+    request: fn(oneshot::Sender<()>) -> Request,
+) {
+    let (done, heard) = oneshot::channel();
+    if requests.send(request(done)).await.is_ok() {
+        let _ = heard.await;
+    }
+}
+
 /// See the module.
 pub(super) struct Driver {
     lease: Lease,

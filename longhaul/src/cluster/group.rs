@@ -1,34 +1,24 @@
 //! The part of this gateway in one group of volumes, which has a lease and a record of its own.
 
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use host::rbd::Client;
 use proto::cluster::{GatewayName, GroupName, Role, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::driver::{Driver, Request};
+use super::driver::{Driver, Request, tell};
 use super::fence::Fences;
+use super::mover::Mover;
 use super::observer::{GroupObserver, Published};
 use super::reservations::UnitReservations;
 use super::store::{CurrentClient, RecordStore};
-use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::log_limiter::LineLimiter;
 use crate::target::lun::{Disk, MediumPermit, Shared};
 
 /// How long an end waits for the lease to be given back.
 const LEFT_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long the files of a cluster may take to say who is there.
-const SEEN_WITHIN: Duration = Duration::from_secs(5);
-
-/// Another gateway is looked for during this part of a lease, in which it looks at the record several times.
-const LOOKED_FOR: u32 = 3;
-
-/// How often it is looked for in a lease.
-const LOOKS: u32 = 40;
 
 /// See the module.
 pub struct Group {
@@ -126,46 +116,17 @@ impl Group {
         Reporter { requests: self.requests.clone(), lease: self.lease }
     }
 
-    /// Has another gateway be active, or this one: whichever is not. An active one gives up nothing where no other is there
-    /// to take it.
-    pub async fn move_on(&self) -> Outcome<String> {
-        if self.role() == Role::Active && !self.is_another_there().await? {
-            let why = "no other gateway looks at the record of the cluster";
-            let what = format!("cannot move {} to another gateway", self.volumes());
-            return Err(Failure::new(what).because(why).hint(
-                "nothing was changed; start the other gateway, and see that it has the same `directory` or `state`: `longhaul check` and its log tell",
-            ));
+    /// What moves it.
+    #[must_use]
+    pub fn mover(&self) -> Mover {
+        Mover {
+            gateway: self.gateway.clone(),
+            lease: self.lease,
+            name: self.name.clone(),
+            store: Arc::clone(&self.store),
+            requests: self.requests.clone(),
+            roles: self.roles.clone(),
         }
-        tell(&self.requests, Request::Move).await;
-        let (gateway, volumes) = (&self.gateway, self.volumes());
-        Ok(match self.role() {
-            Role::Leaving => format!("{gateway} gives {volumes} to another gateway"),
-            _ => format!("{gateway} has asked for {volumes}"),
-        })
-    }
-
-    /// Its volumes, in a sentence.
-    fn volumes(&self) -> String {
-        let of = self.name.as_ref().map(|name| format!(" of the group {name}"));
-        format!("the volumes{}", of.unwrap_or_default())
-    }
-
-    /// Whether another gateway looks at the record now.
-    async fn is_another_there(&self) -> Outcome<bool> {
-        let look = || async {
-            let store = Arc::clone(&self.store);
-            let seen = timeout(SEEN_WITHIN, spawn_blocking(move || store.others_seen())).await;
-            let what = || "cannot look for another gateway".to_owned();
-            seen.or_fail(what)?.or_fail(what)?.or_fail(what)
-        };
-        let (before, began) = (look().await?, Instant::now());
-        while began.elapsed() < self.lease / LOOKED_FOR {
-            sleep(self.lease / LOOKS).await;
-            if look().await? != before {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Gives the lease back, after everything is closed.
@@ -187,13 +148,6 @@ impl Media {
     pub fn ceph(&self) -> Option<Arc<Client>> {
         let current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().map(|current| Arc::clone(&current.client))
-    }
-}
-
-async fn tell(requests: &mpsc::Sender<Request>, request: fn(oneshot::Sender<()>) -> Request) {
-    let (done, heard) = oneshot::channel();
-    if requests.send(request(done)).await.is_ok() {
-        let _ = heard.await;
     }
 }
 
@@ -223,6 +177,6 @@ impl Reporter {
 }
 
 /// How the record calls a unit.
-fn unit(target: &str, lun: u16) -> String {
+pub(super) fn unit(target: &str, lun: u16) -> String {
     format!("{target}/{lun}")
 }

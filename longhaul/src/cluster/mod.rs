@@ -5,32 +5,38 @@ mod directory;
 mod driver;
 mod fence;
 mod group;
+mod membership;
+mod mover;
 mod observer;
 mod rados;
+mod records;
 mod reservations;
 mod roles;
 mod store;
 mod survey;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use proto::cluster::{GroupName, Holder, Role, Settings};
 use proto::time::Time;
 
-use self::directory::Directory;
 use self::fence::Fences;
+use self::group::unit;
 pub use self::group::{Group, Media, Reporter};
+use self::membership::{Units, settle};
+pub use self::mover::Mover;
 pub use self::observer::Observer;
-use self::rados::Rados;
+use self::records::{GroupPlace, Places};
 pub use self::roles::RoleChanges;
-use self::store::{Blocklist, RecordStore};
 pub use self::survey::{Finding, survey};
-use crate::config::{ClusterOptions, RecordPlace, Served};
-use crate::explain::explain_ceph;
+use crate::config::{ClusterOptions, Config, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::target::lun::{Disk, Shared, since_boot};
+
+/// For how long another gateway is looked for at least, where one that runs would use a volume too.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The part of this gateway in its cluster.
 pub struct Cluster {
@@ -39,26 +45,33 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// One that does nothing yet, with these groups of volumes. It may wait for where the records are.
-    pub fn new(options: &ClusterOptions, groups: &BTreeSet<GroupName>) -> Outcome<Self> {
+    /// That of `config`, if it has one; it does nothing yet. It may wait for where the records are, and for other gateways.
+    pub fn new(config: &Config) -> Outcome<Option<Self>> {
+        let Some(options) = config.cluster.clone() else { return Ok(None) };
         let random = || "cannot name this life of the gateway".to_owned();
         // One for all groups: what ends it ends it for all of them.
         let incarnation = getrandom::u64().or_fail(random)? | 1;
-        let fences = Fences::new(options);
-        let group = |(name, (store, blocklist)): (GroupName, Places)| {
+        let (places, names) = (Places::open(&options)?, config.groups());
+        if let Some(first) = names.first() {
+            places.try_rights(first)?;
+        }
+        settle(&places, &units(config), options.lease.max(SEEN_WITHIN))?;
+        let fences = Fences::new(&options);
+        let mut groups = BTreeMap::new();
+        for name in &names {
+            let GroupPlace { store, blocklist } = places.of_group(name)?;
             let settings = Settings {
                 me: Holder { gateway: options.gateway.clone(), incarnation },
                 lease: options.lease,
                 fences: options.fence.is_some(),
                 has_addresses: blocklist.is_some(),
-                is_preferred: options.prefers.contains(&name),
+                is_preferred: options.prefers.contains(name),
             };
-            let places = (store, fences.with(blocklist));
-            let group = Group::new(&name, groups.len() == 1, settings, places);
-            (name, group)
-        };
-        let groups = open(options, groups)?.into_iter().map(group).collect();
-        Ok(Self { options: options.clone(), groups })
+            let is_alone = names.len() == 1;
+            let group = Group::new(name, is_alone, settings, (store, fences.with(blocklist)));
+            groups.insert(name.clone(), group);
+        }
+        Ok(Some(Self { options, groups }))
     }
 
     /// Its part in one group.
@@ -133,40 +146,10 @@ impl Cluster {
     }
 }
 
-/// Where a record is, and the storage that can shut out a gateway, if it is that.
-type Places = (Arc<dyn RecordStore>, Option<Arc<dyn Blocklist>>);
-
-fn open(
-    options: &ClusterOptions,
-    groups: &BTreeSet<GroupName>,
-) -> Outcome<Vec<(GroupName, Places)>> {
-    let what =
-        || format!("cannot use the {} of the cluster, {}", options.place.option(), options.place);
-    let mut opened: Vec<(GroupName, Places)> = Vec::new();
-    match &options.place {
-        RecordPlace::Directory(path) => {
-            for group in groups {
-                let directory = Directory::open(path, &options.gateway, group).or_fail(what)?;
-                opened.push((group.clone(), (Arc::new(directory), None)));
-            }
-        }
-        RecordPlace::Rados(pool) => {
-            let explained = |why| explain_ceph(what(), &pool.access, why);
-            let client = Rados::connect(pool).map_err(explained)?;
-            for group in groups {
-                let rados = Rados::open(&client, pool, &options.gateway, group);
-                let rados = rados.map_err(explained)?;
-                rados.first_look().map_err(explained)?;
-                // They are those of the pool, and so of all.
-                if opened.is_empty() {
-                    rados.try_rights().map_err(explained)?;
-                }
-                let rados = Arc::new(rados);
-                opened.push((group.clone(), (rados.clone(), Some(rados))));
-            }
-        }
-    }
-    Ok(opened)
+/// Which unit of a configuration is in which group.
+fn units(config: &Config) -> Units {
+    let volumes = config.volumes.iter();
+    volumes.map(|it| (unit(it.target.as_str(), it.lun), it.group.clone())).collect()
 }
 
 /// The time by the clock of leases, which goes on while the machine is suspended.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::rbd::{BLOCKLISTED_FOR, Client, Objects, PoolSpec, RbdError};
-use proto::cluster::{GatewayName, GroupName, RECORD_MAX, Record, UNITS_MAX, is_address};
+use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX, is_address};
 use rustix::io::Errno;
 
-use super::store::{Blocklist, MediaClient, RecordStore, Signs};
+use super::store::{Blocklist, MediaClient, RecordName, RecordStore, Signs};
 
 /// The name of the object; that of a group of volumes has its name behind a dot.
 const OBJECT: &str = "longhaul-cluster";
@@ -42,17 +42,18 @@ impl Rados {
         Client::connect(&pool.access, Some(ANSWERED_WITHIN))
     }
 
-    /// The object in `pool`, for this gateway and a group of volumes.
+    /// The object of a record in `pool`, for this gateway.
     pub(super) fn open(
         client: &Arc<Client>,
         pool: &PoolSpec,
         gateway: &GatewayName,
-        group: &GroupName,
+        record: RecordName<'_>,
     ) -> Result<Self, RbdError> {
         let (seen, objects) = (format!("{SEEN}{gateway}"), Objects::open(client, pool)?);
-        let object = match group.is_default() {
-            true => OBJECT.to_owned(),
-            false => format!("{OBJECT}.{group}"),
+        let object = match record {
+            RecordName::Group(group) if group.is_default() => OBJECT.to_owned(),
+            RecordName::Group(group) => format!("{OBJECT}.{group}"),
+            RecordName::Membership => format!("{OBJECT}-groups"),
         };
         Ok(Self { objects, object, pool: pool.clone(), seen })
     }

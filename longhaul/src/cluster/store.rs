@@ -6,10 +6,19 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use host::rbd::Client;
-use proto::cluster::Record;
+use proto::cluster::{GroupName, Record};
 
 /// A sign of each of the other gateways: whether it changes tells something, not what it is.
 pub(super) type Signs = BTreeMap<String, Vec<u8>>;
+
+/// Which of the records of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RecordName<'a> {
+    /// That of a group of volumes.
+    Group(&'a GroupName),
+    /// The one that says which unit is in which group.
+    Membership,
+}
 
 /// A record that is read whole, and replaced if it is as it was read. All of it may wait, so it is called where that is
 /// allowed.

@@ -9,12 +9,18 @@ use proto::cluster::{GatewayName, GroupName, Record};
 use rustix::fs::{Access, access};
 
 use super::directory::Directory;
+use super::membership::{Moved, Records as _, moved};
 use super::rados::Rados;
-use super::store::RecordStore as _;
+use super::records::{Places, cannot_use};
+use super::store::{RecordName, RecordStore as _};
+use super::units;
 use crate::config::{ClusterOptions, Config, Listen, RecordPlace};
 use crate::explain::explain_ceph;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
+
+/// What to do where a unit is in another group elsewhere.
+const END_ALL: &str = "to change it, end all gateways in order before one is started with it";
 
 /// What there is to be said of an option of `[cluster]`.
 pub struct Finding {
@@ -42,14 +48,12 @@ pub fn survey(config: &Config) -> Vec<Finding> {
     let Some(options) = &config.cluster else { return Vec::new() };
     let (listen, state) = (&config.listen, config.state.as_deref());
     let mut findings = Vec::new();
-    for group in config.groups() {
-        let found = of_place(options, &group, state);
-        let is_over = found.as_ref().is_some_and(|found| found.is_mistake);
-        findings.extend(found);
-        // What is wrong there is wrong for all, and may take its time to say so.
-        if is_over {
-            break;
-        }
+    // What is wrong with one record is wrong with all, and may take its time to show.
+    let found = config.groups().iter().find_map(|group| of_place(options, group, state));
+    let is_usable = found.as_ref().is_none_or(|found| !found.is_mistake);
+    findings.extend(found);
+    if is_usable {
+        findings.extend(of_membership(options, config));
     }
     findings.extend(options.fence.as_deref().and_then(of_fence));
     if options.peers.is_empty() {
@@ -66,7 +70,7 @@ pub fn survey(config: &Config) -> Vec<Finding> {
 
 fn of_place(options: &ClusterOptions, group: &GroupName, state: Option<&Path>) -> Option<Finding> {
     let (option, place) = (options.place.option(), &options.place);
-    let what = || format!("cannot use the {option} of the cluster, {place}");
+    let what = || cannot_use(place);
     let found = match place {
         RecordPlace::Directory(path) => {
             of_directory((path, group), state).map_err(|why| Failure::new(what()).because(why))
@@ -84,6 +88,23 @@ fn of_place(options: &ClusterOptions, group: &GroupName, state: Option<&Path>) -
     }
 }
 
+/// A unit that is in another group elsewhere: whether `serve` fails by that shows when it starts.
+fn of_membership(options: &ClusterOptions, config: &Config) -> Vec<Finding> {
+    let option = options.place.option();
+    let found = Places::open(options).and_then(|places| {
+        let what = || cannot_use(&options.place);
+        let found = places.membership().or_fail(what)?;
+        moved(&places, found.as_ref(), &units(config))
+    });
+    match found {
+        Err(why) => vec![Finding::mistake(option, why.to_string())],
+        Ok(moved) => {
+            let why = |moved: &Moved| format!("{}: {END_ALL}", moved.text());
+            moved.iter().map(|moved| Finding::remark(option, why(moved))).collect()
+        }
+    }
+}
+
 fn of_directory(
     (path, group): (&Path, &GroupName),
     state: Option<&Path>,
@@ -92,7 +113,7 @@ fn of_directory(
     if path.is_dir() && state.is_some_and(same) {
         return Err(io::Error::other("it is `state`, which is this gateway's alone"));
     }
-    let directory = Directory::look(path, group)?;
+    let directory = Directory::look(path, RecordName::Group(group))?;
     access(path, Access::WRITE_OK | Access::EXEC_OK)?;
     directory.map_or(Ok(None), |directory| directory.read())
 }
@@ -104,7 +125,7 @@ fn of_pool(
     what: impl Fn() -> String,
 ) -> Outcome<Option<Record>> {
     let found = Rados::connect(pool)
-        .and_then(|client| Rados::open(&client, pool, gateway, group))
+        .and_then(|client| Rados::open(&client, pool, gateway, RecordName::Group(group)))
         .and_then(|rados| rados.first_look());
     found.map_err(|why| explain_ceph(what(), &pool.access, why))
 }

@@ -331,9 +331,8 @@ impl Args {
 }
 
 async fn open_cluster(config: &Config) -> Outcome<Option<Cluster>> {
-    let Some(options) = config.cluster.clone() else { return Ok(None) };
-    let groups = config.groups();
-    blocking(move || Cluster::new(&options, &groups).map(Some)).await
+    let config = config.clone();
+    blocking(move || Cluster::new(&config)).await
 }
 
 /// The volumes that a server begins with. Those of a cluster are opened when this gateway takes over.

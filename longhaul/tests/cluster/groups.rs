@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The target of the second volume, which is in a group of its own.
-const DATA: &str = "iqn.2026-11.dev.longhaul:data";
+pub(crate) const DATA: &str = "iqn.2026-11.dev.longhaul:data";
 
 /// The pair with the volume `disk` in the group `web`, and `data` in `db`.
 fn of_two_groups(portal_groups: [u16; 2]) -> Pair {
@@ -47,7 +47,7 @@ impl Pair {
     }
 
     /// Returns when a gateway is that for a group.
-    fn until_group(&self, at: usize, group: &str, role: &str) {
+    pub(crate) fn until_group(&self, at: usize, group: &str, role: &str) {
         let last = Instant::now() + PATIENCE;
         while self.status(at, group)["role"] != role {
             assert!(Instant::now() < last, "{group} is not {role}: {}", self.ask(at, &["show"]));
@@ -84,7 +84,7 @@ impl Pair {
     fn sessions(&self, at: usize, target: &str) -> Vec<u64> {
         let mut command = Command::new(LONGHAUL);
         command.args(["status", "--json", "--control", "control.sock"]).current_dir(self.dir(at));
-        let (said, status) = run(&mut command);
+        let (said, status) = run(&command);
         assert!(status.success(), "{said}");
         let told: serde_json::Value = serde_json::from_str(&said).unwrap();
         let sessions = told["sessions"].as_array().unwrap().iter();
@@ -92,11 +92,24 @@ impl Pair {
         its.map(|session| session["tsih"].as_u64().unwrap()).collect()
     }
 
+    /// Ends a gateway in order.
+    fn end_one(&mut self, at: usize) {
+        assert!(self.running[at].take().unwrap().stop().success());
+    }
+
+    /// What a gateway says that ends at its start, and its exit code.
+    fn serve(&self, at: usize) -> (String, Option<i32>) {
+        let mut command = Command::new(LONGHAUL);
+        command.args(["serve", "--config", "longhaul.toml"]).current_dir(self.dir(at));
+        let (said, status) = run(&command);
+        (said, status.code())
+    }
+
     /// What a refused command says.
     fn refused(&self, at: usize, words: &[&str]) -> String {
         let mut command = Command::new(LONGHAUL);
         command.args(words).args(["--control", "control.sock"]).current_dir(self.dir(at));
-        let (said, status) = run(&mut command);
+        let (said, status) = run(&command);
         assert!(!status.success(), "{said}");
         said
     }
@@ -155,6 +168,42 @@ fn group_that_moves_ends_the_sessions_with_its_targets_and_no_others() {
     assert!(said.contains("several groups") && said.contains("db, web"), "{said}");
     let said = pair.refused(0, &["cluster", "move", "mail"]);
     assert!(said.contains("no volume is in the group `mail`"), "{said}");
+    pair.end();
+}
+
+/// With another group at one of the gateways a volume would have two leases, and one of them nobody's reservations.
+#[test]
+fn gateway_with_another_group_for_a_volume_ends_at_its_start() {
+    let mut pair = Pair::new([1, 2]).started();
+    let mut active = session(pair.address(0), HOST);
+    assert_eq!(reserve_out(&mut active, REGISTER, 0, [0, 7]), GOOD);
+    let [before, path] = [pair.home.path().join("before.toml"), pair.dir(1).join("longhaul.toml")];
+    fs::rename(&path, &before).unwrap();
+    let other = format!("{}group = 'web'\n", fs::read_to_string(&before).unwrap());
+    fs::write(&path, other).unwrap();
+    pair.end_one(1);
+    let (said, code) = pair.serve(1);
+    assert!(code == Some(1) && said.contains("a has the lease of the group default"), "{said}");
+    let mut check = Command::new(LONGHAUL);
+    let (said, status) =
+        run(check.args(["check", "--config", "longhaul.toml"]).current_dir(pair.dir(1)));
+    let why = "is in the group web here, and in the group default at the other gateways";
+    assert!(status.success() && said.contains(why), "{said}");
+    pair.end_one(0);
+    let (said, code) = pair.serve(1);
+    let why = "initiators are registered for its reservations, which do not come along";
+    assert!(code == Some(1) && said.contains(why), "{said}");
+    // As the message says.
+    pair.start(0);
+    pair.wait_for(0);
+    assert_eq!(reserve_out(&mut session(pair.address(0), HOST), REGISTER, 0, [7, 0]), GOOD);
+    pair.end_one(0);
+    pair.start(1);
+    pair.wait_for(1);
+    assert_eq!(refusal(&mut session(pair.address(1), HOST)), None);
+    // The other one has the configuration of before still.
+    let (said, code) = pair.serve(0);
+    assert!(code == Some(1) && said.contains("b has the lease of the group web"), "{said}");
     pair.end();
 }
 

@@ -15,9 +15,10 @@ use rustix::process::Signal;
 use crate::ceph::Cluster;
 use crate::common::{LONGHAUL, PATIENCE, run};
 use crate::faults::until_one_is_active;
+use crate::groups::DATA;
 use crate::{
-    GOOD, HOST, OTHER, Pair, REGISTER, STANDBY, keys, killed_gateway_is_replaced, progress,
-    refusal, reserve_out, session, under_load, write,
+    GOOD, HOST, OTHER, Pair, REGISTER, STANDBY, TARGET, keys, killed_gateway_is_replaced, progress,
+    refusal, reserve_out, session, session_with, under_load, write,
 };
 
 /// The name of the object with the record.
@@ -54,7 +55,11 @@ impl Pair {
     }
 
     fn record(&self) -> Record {
-        let bytes = self.objects().read(OBJECT, 1 << 20).unwrap().unwrap();
+        self.record_in(OBJECT)
+    }
+
+    fn record_in(&self, object: &str) -> Record {
+        let bytes = self.objects().read(object, 1 << 20).unwrap().unwrap();
         Record::decode(&bytes).unwrap()
     }
 
@@ -310,5 +315,59 @@ fn move_of_an_image_without_another_gateway_is_refused() {
     pair.kill(1);
     refused(&pair);
     assert!(pair.is(0, "active"));
+    pair.end();
+}
+
+/// The connection of a group is its own: the storage takes nothing more of one, and all of the other.
+#[test]
+fn group_of_images_whose_address_is_shut_out_leaves_the_other_group_active() {
+    let mut pair = of_image("grouped", FEATURES, [1, 2]);
+    let cluster = Arc::clone(pair.cluster());
+    cluster.ceph(&format!("rbd create --size 1M --image-feature {FEATURES} rbd/grouped-data"));
+    let uri = cluster.uri("rbd/grouped-data");
+    pair.edit(|config| {
+        format!("{config}group = 'web'\n[volumes.data]\nuri = '{uri}'\ngroup = 'db'\n")
+    });
+    let (said, status) = pair.run(0, &["check"]);
+    assert_eq!(status, Some(0), "{said}");
+    pair.start(0);
+    pair.until_group(0, "web", "active");
+    pair.until_group(0, "db", "active");
+    pair.start(1);
+    let records = |pair: &Pair| {
+        ["web", "db"].map(|group| pair.record_in(&format!("longhaul-cluster.{group}")))
+    };
+    let [web, db] = records(&pair);
+    assert_ne!(web.address, db.address);
+    let mut other = session_with(pair.address(0), HOST, DATA);
+    assert_eq!((write(&mut other), refusal(&mut other)), (GOOD, None));
+    cluster.ceph(&format!("ceph osd blocklist add {}", web.address.unwrap()));
+    cluster.ceph("rados -p rbd -N grouped stat longhaul-cluster.web");
+    let last = Instant::now() + PATIENCE;
+    while records(&pair)[0].epoch == web.epoch {
+        assert!(Instant::now() < last, "{}", pair.ask(0, &["show"]));
+    }
+    // In the session that was there, by the address that was there.
+    assert_eq!((write(&mut other), refusal(&mut other)), (GOOD, None));
+    let [_, after] = records(&pair);
+    assert_eq!((after.epoch, after.address), (db.epoch, db.address.clone()));
+    assert_eq!(pair.days_shut_out(&db.address.unwrap()), None);
+    // One that is stopped has both shut out, and both are taken over.
+    pair.ask(1, &["move", "web"]);
+    pair.until_group(1, "web", "active");
+    pair.ask(0, &["move", "web"]);
+    pair.until_group(0, "web", "active");
+    let addresses = records(&pair).map(|record| record.address.unwrap());
+    pair.signal(0, Signal::STOP);
+    for (group, target) in [("web", TARGET), ("db", DATA)] {
+        pair.until_group(1, group, "active");
+        assert_eq!(refusal(&mut session_with(pair.address(1), HOST, target)), None);
+    }
+    for address in &addresses {
+        assert!(pair.days_shut_out(address).is_some(), "{address}");
+    }
+    pair.signal(0, Signal::CONT);
+    pair.until_group(0, "web", "standby");
+    pair.until_group(0, "db", "standby");
     pair.end();
 }

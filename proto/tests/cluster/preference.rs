@@ -17,15 +17,15 @@ fn other(name: &str, incarnation: u64) -> Lease {
 fn run(store: &mut Store, leases: &mut [&mut Lease], from: u32, to: u32) -> Vec<(usize, u32)> {
     let mut became = Vec::new();
     for number in from..to {
-        for at_place in 0..leases.len() {
-            let before = leases[at_place].role(at(number));
-            store.step(leases[at_place], at(number));
-            let role = leases[at_place].role(at(number));
+        for (place, lease) in leases.iter_mut().enumerate() {
+            let before = lease.role(at(number));
+            store.step(lease, at(number));
+            let role = lease.role(at(number));
             if role == Role::Active && before != Role::Active {
-                became.push((at_place, number));
+                became.push((place, number));
             }
             if matches!(role, Role::Leaving | Role::Lost) {
-                leases[at_place].closed(at(number));
+                lease.closed(at(number));
             }
         }
     }

@@ -113,7 +113,6 @@ impl Live {
             "revoke" => self.revoke(rest).await,
             "invite" => self.answer_invite(rest).await,
             "media" => self.answer_media(rest).await,
-            "cluster" => self.answer_cluster(rest).await,
             _ => return None,
         })
     }

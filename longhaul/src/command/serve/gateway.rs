@@ -21,8 +21,9 @@ use super::{
     Remembered, blocking, discard, open_options, open_with, policy, served_before, unless_stopped,
 };
 use crate::chain::{self, Chain, OpenOptions};
-use crate::cluster::{Cluster, Group, Media, Reporter, RoleChanges};
+use crate::cluster::{Cluster, Group, Media, Mover, Reporter, RoleChanges};
 use crate::config::{Config, Served};
+use crate::control::Request;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::Offering;
 use crate::log_limiter::{LineLimiter, Permit};
@@ -41,6 +42,9 @@ const OPEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long is waited before a volume that is not to be had is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long an answer may take to an administrator whose session ends by what he has asked for.
+const ANSWER_SEEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long an end waits for volumes that are being opened.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
@@ -347,29 +351,22 @@ impl Live {
 
     /// How the cluster is, as JSON.
     pub(super) fn cluster_status(&self) -> Outcome<String> {
-        let Some(cluster) = &self.cluster else {
-            let what = "the server is no gateway of a cluster";
-            return Err(
-                Failure::new(what).hint("a table [cluster] in its configuration makes it one")
-            );
-        };
-        let status = cluster.observer().status();
+        let status = self.cluster.as_ref().ok_or_else(no_gateway)?.observer().status();
         serde_json::to_string(&status).or_fail(|| "cannot tell how the cluster is".to_owned())
     }
 
-    /// The answer to a request about the cluster.
-    pub(super) async fn answer_cluster(&self, request: &str) -> Outcome<String> {
-        let Some(cluster) = &self.cluster else { return self.cluster_status() };
-        let (verb, meant) = request.split_once(' ').unwrap_or((request, ""));
-        match verb {
-            "show" => self.cluster_status(),
-            "move" => self.group_meant(cluster, meant)?.move_on().await,
-            _ => Err(Failure::new("cannot read the request: is the server of another release?")),
+    /// Moves a group of volumes, and answers when that is begun. To look for another gateway takes a while, in which nobody waits
+    /// who asks for something else.
+    pub(super) fn begin_move(&self, meant: &str, request: Request) {
+        match self.group_meant(meant).map(Group::mover) {
+            Ok(mover) => drop(tokio::spawn(answer_move(mover, request))),
+            Err(why) => request.answer(Err(why)),
         }
     }
 
     /// The group of volumes that somebody means who names one, or TARGET/LUN.
-    fn group_meant<'a>(&self, cluster: &'a Cluster, meant: &str) -> Outcome<&'a Group> {
+    fn group_meant(&self, meant: &str) -> Outcome<&Group> {
+        let cluster = self.cluster.as_ref().ok_or_else(no_gateway)?;
         // No name of a group has a slash.
         let Some((target, lun)) = meant.rsplit_once('/') else {
             return match meant {
@@ -383,4 +380,25 @@ impl Live {
         let missing = || Failure::new(format!("{meant} is no volume of this gateway"));
         cluster.named_group(&volume.ok_or_else(missing)?.group.to_string())
     }
+}
+
+async fn answer_move(mover: Mover, request: Request) {
+    match mover.prepare().await {
+        Err(why) => request.answer(Err(why)),
+        // The session of whoever asks may be one of those that the move ends.
+        Ok(said) if request.client().is_some() => {
+            request.answer(Ok(said));
+            sleep(ANSWER_SEEN_WITHIN).await;
+            mover.begin().await;
+        }
+        Ok(said) => {
+            mover.begin().await;
+            request.answer(Ok(said));
+        }
+    }
+}
+
+fn no_gateway() -> Failure {
+    let what = "the server is no gateway of a cluster";
+    Failure::new(what).hint("a table [cluster] in its configuration makes it one")
 }

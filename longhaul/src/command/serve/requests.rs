@@ -37,6 +37,9 @@ const RELOADING: &str = "the server is reading its file again: try it in a momen
 /// What begins a request about the configuration file.
 const CONFIG: &str = "config ";
 
+/// What begins a request to move a group of volumes of a cluster.
+const MOVE: &str = "cluster move";
+
 /// What those are told whose reload was given up.
 const REPLACED: &str = "not applied: another reload has taken its place";
 const ENDING: &str = "not applied: the server ends";
@@ -227,6 +230,11 @@ async fn carry_out(
     if request.verb.starts_with(CONFIG) {
         return edit(live, events, request).await;
     }
+    if let Some(meant) = request.verb.strip_prefix(MOVE) {
+        let meant = meant.trim().to_owned();
+        live.begin_move(&meant, request);
+        return None;
+    }
     match live.administer(&request.verb).await {
         Some(answer) => request.answer(answer),
         None => {
@@ -253,11 +261,7 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
         "reload" => return Some(request),
         "cluster show" => live.cluster_status(),
         "clients" => Err(Failure::new(RELOADING)),
-        other
-            if ["invite ", "media ", "cluster move", CONFIG]
-                .iter()
-                .any(|verb| other.starts_with(verb)) =>
-        {
+        other if ["invite ", "media ", MOVE, CONFIG].iter().any(|verb| other.starts_with(verb)) => {
             Err(Failure::new(RELOADING))
         }
         other => Err(Failure::new(format!("there is no request `{other}`"))),

@@ -17,6 +17,7 @@ pub use disk::{
 };
 pub use medium_permit::{MediumPermit, since_boot};
 pub use proto::scsi::reservation::check_shared as check_shared_reservations;
+pub use proto::scsi::reservation::is_anybody_registered;
 pub use target::TargetDevice;
 
 use bytes::Bytes;

@@ -319,6 +319,12 @@ pub fn check_shared(bytes: &[u8]) -> Result<(), ImageError> {
     decode_shared(bytes).map(drop)
 }
 
+/// Whether an initiator port is registered in such bytes.
+pub fn is_anybody_registered(bytes: &[u8]) -> Result<bool, ImageError> {
+    let (_, registry) = decode_shared(bytes)?;
+    Ok(!registry.registrants.is_empty() || !registry.readers.is_empty())
+}
+
 fn decode_shared(bytes: &[u8]) -> Result<(u32, Registry), ImageError> {
     let missing = Truncated { missing: size_of::<u32>() };
     let (generation, image) = bytes.split_first_chunk().ok_or(missing)?;

@@ -662,7 +662,9 @@ fn change_of_another_device_server_comes_true_here_and_ends_who_is_gone() {
     let kind = Kind::WriteExclusiveRegistrants;
     let mut here = reserved(3, kind);
     let mut there = Reservations::default();
+    let none = there.shared_image(&Change::from(&there.registry));
     let image = here.shared_image(&Change::from(&here.registry));
+    assert_eq!([none, image.clone()].map(|it| is_anybody_registered(&it)), [Ok(false), Ok(true)]);
     assert!(there.adopt_shared(&image, &[]).unwrap().attentions.is_empty());
     assert_eq!(there.check(&nexus(4), Class::Writes), Err(Conflict));
     let full = ReserveInAction::ReadFullStatus;
