@@ -10,6 +10,7 @@ mod connect;
 mod faults;
 mod groups;
 mod images;
+mod partition;
 #[path = "../common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod peer;
@@ -17,7 +18,7 @@ mod peer;
 mod port;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -59,6 +60,8 @@ struct Pair {
     home: tempfile::TempDir,
     ports: [Port; 2],
     running: [Option<Running>; 2],
+    /// The namespaces that they are in, if those are not that of the test. Removed after they have ended.
+    links: Option<partition::Links>,
 }
 
 const NAMES: [&str; 2] = ["a", "b"];
@@ -73,7 +76,7 @@ impl Pair {
         let executable = fs::Permissions::from_mode(0o755);
         fs::set_permissions(home.path().join("fence"), executable).unwrap();
         let ports = [Port::reserve(), Port::reserve()];
-        let pair = Self { image: None, home, ports, running: [None, None] };
+        let pair = Self { image: None, home, ports, running: [None, None], links: None };
         for (at, name) in NAMES.iter().enumerate() {
             let portal = |at: usize| {
                 format!(
@@ -129,11 +132,13 @@ impl Pair {
     }
 
     fn address(&self, at: usize) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports[at].number))
+        let host = self.links.as_ref().map_or(Ipv4Addr::LOCALHOST, |links| links.hosts[at]);
+        SocketAddr::from((host, self.ports[at].number))
     }
 
     fn start(&mut self, at: usize) {
-        let mut command = Command::new(LONGHAUL);
+        let here = || Command::new(LONGHAUL);
+        let mut command = self.links.as_ref().map_or_else(here, |links| links.enter(at, LONGHAUL));
         command.args(["serve", "--config", "longhaul.toml"]).current_dir(self.dir(at));
         let running = Running::start(&mut command);
         fs::write(self.pid_file(at), running.pid().to_string()).unwrap();
