@@ -181,6 +181,8 @@ pub struct Lease {
     epoch: u64,
     /// When the present holder gave its last sign of life, at the latest; the record was read or written then.
     alive: Time,
+    /// When the record was read last.
+    looked: Time,
     /// Until when it may use the media.
     valid: Time,
     due: Time,
@@ -211,6 +213,7 @@ impl Lease {
             record: Record::default(),
             epoch: 0,
             alive: now,
+            looked: now,
             valid: now,
             due: now,
             must_read: true,
@@ -375,9 +378,13 @@ impl Lease {
         let was_silent = now - self.alive >= self.settings.lease / SILENT;
         let me = &self.settings.me.gateway;
         self.preference.see(now, me, (&self.record, &found), was_silent);
-        if is_sign(&found) != is_sign(&self.record) {
+        // Where this gateway could not read, the holder may have been unable to write: neither of them is to end the other for
+        // that, as each would where both hold a lease.
+        let was_blind = now - self.looked >= self.settings.lease / SILENT;
+        if was_blind || is_sign(&found) != is_sign(&self.record) {
             self.alive = now;
         }
+        self.looked = now;
         self.changed |= found.units != self.record.units;
         (self.record, self.must_read) = (found, false);
         if let Some((_, stage @ Stage::New)) = &mut self.update {
@@ -417,6 +424,7 @@ impl Lease {
     pub fn fenced(&mut self, now: Time, done: bool) {
         let State::Fencing(version, _) = self.state else { return };
         self.state = if done { State::Fenced(version) } else { State::Standby };
+        self.looked = now;
         // Not again at once: it may take something that comes back.
         (self.must_read, self.due) = (!done, now + self.settings.lease / LOOKS);
     }

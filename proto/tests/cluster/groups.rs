@@ -4,7 +4,7 @@
 use super::{
     NO_FENCE, PEACE, Simulation, Store, TROUBLE, World, addressed, at, fence_of, gateway, seeds,
 };
-use proto::cluster::Role;
+use proto::cluster::{Role, Step, Written};
 
 /// What happens to a gateway in one group happens to it in the other one.
 struct Groups([Simulation; 2]);
@@ -90,6 +90,36 @@ fn group_whose_address_is_shut_out_leaves_the_other_one_where_it_is() {
     assert_eq!(holders[1].role(now), Role::Active);
     let addresses = stores.map(|store| store.record.unwrap().address.unwrap());
     assert_eq!(addresses, ["two/0", "one/1"]);
+}
+
+/// A shared state that is away for a while is nobody's fault. Each gateway holds a lease, and would have the other one ended.
+#[test]
+fn gateways_that_both_could_not_reach_their_records_do_not_end_each_other() {
+    let mut stores = [(); 2].map(|()| Store::default());
+    let [mut first, mut second] = ["a", "b"].map(|name| [1, 2].map(|_| gateway(name, 1, true)));
+    // The second group is taken by the second gateway.
+    stores[0].run(&mut [&mut first[0]], 0, 20);
+    stores[1].run(&mut [&mut second[1]], 0, 20);
+    for number in 20..140 {
+        for group in 0..2 {
+            for lease in [&mut first[group], &mut second[group]] {
+                match lease.poll(at(number)) {
+                    Step::Read if (40..100).contains(&number) => lease.read(at(number), Err(())),
+                    Step::Write(_) if (40..100).contains(&number) => {
+                        lease.written(at(number), Written::Unknown);
+                    }
+                    // It fails where one is to be ended.
+                    _ => stores[group].step(lease, at(number)),
+                }
+                if lease.role(at(number)) == Role::Lost {
+                    lease.closed(at(number));
+                }
+            }
+        }
+    }
+    let now = at(139);
+    assert_eq!((first[0].role(now), second[0].role(now)), (Role::Active, Role::Standby));
+    assert_eq!((first[1].role(now), second[1].role(now)), (Role::Standby, Role::Active));
 }
 
 /// One group is moved, and the lease of the other one stays where it is.

@@ -19,7 +19,7 @@ const UNIT: &str = "iqn.2026-11.dev.longhaul:t/0";
 
 /// For how many milliseconds there is trouble, and how many follow without.
 const TROUBLE: u64 = 20_000;
-const PEACE: u64 = 6_000;
+const PEACE: u64 = 12_000;
 
 /// How often a seed is tried, unless `LONGHAUL_CLUSTER_SEEDS` says otherwise.
 const SEEDS: u64 = 60;
