@@ -9,7 +9,7 @@ use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,9 @@ pub struct Entry {
     pub pid: u32,
     /// When the process was started, in clock ticks since the start of the machine.
     pub started: Option<u64>,
+    /// The process that starts the next one when this process ends: as long as it lives the attachment goes on.
+    #[serde(default)]
+    pub keeper: Option<Keeper>,
     /// The run of the machine.
     pub boot: Option<String>,
     /// The machine, by /etc/machine-id.
@@ -75,6 +78,27 @@ pub struct Entry {
     /// It has ended, though its process may not have; its reservation could not be given back.
     #[serde(default)]
     pub ended: bool,
+}
+
+/// A process that keeps an attachment while the processes that serve it change.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Keeper {
+    pid: u32,
+    started: Option<u64>,
+}
+
+impl Keeper {
+    fn lives(self) -> bool {
+        self.started.is_some() && start_of(&self.pid.to_string()) == self.started
+    }
+}
+
+/// The keeper of this process, which has one or none for all its life.
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
+
+/// The attachments of this process are kept by the process with this number.
+pub fn kept_by(pid: u32) {
+    KEEPER.get_or_init(|| Keeper { pid, started: start_of(&pid.to_string()) });
 }
 
 /// Which file something is.
@@ -103,6 +127,8 @@ pub enum AliveReason {
     Unknown,
     /// There is such a process.
     Lives,
+    /// It is gone or about to end, and another one goes on for it.
+    Kept,
     /// It is gone, and what it could not write waits in this replay log.
     Unwritten(PathBuf),
     /// The same, but the replay log is not where it was, or cannot be read.
@@ -131,6 +157,7 @@ impl fmt::Display for AliveReason {
             Self::OtherMachine => "another machine wrote that, and its process may still run there",
             Self::Unknown => "that does not say enough to tell whether its process is gone",
             Self::Lives => "its process still runs",
+            Self::Kept => "its mount goes on by another process",
         })
     }
 }
@@ -159,6 +186,7 @@ impl Entry {
             unwritten_logs: Vec::new(),
             pid: std::process::id(),
             started: start_of("self"),
+            keeper: KEEPER.get().copied(),
             boot: read_id("/proc/sys/kernel/random/boot_id"),
             machine: read_id("/etc/machine-id"),
             file: None,
@@ -226,6 +254,10 @@ fn doubt(entry: &Entry, here: &Entry) -> Option<AliveReason> {
     if entry.ended {
         return None;
     }
+    // Its keeper starts one process after the other, so that those before this one are gone.
+    if entry.keeper.is_some_and(|keeper| Some(keeper) != here.keeper && keeper.lives()) {
+        return Some(AliveReason::Kept);
+    }
     let Some(started) = entry.started else { return Some(AliveReason::Unknown) };
     (start_of(&entry.pid.to_string()) == Some(started)).then_some(AliveReason::Lives)
 }
@@ -276,6 +308,21 @@ impl Attachment {
         let file = Self::write(&beside, entry)?;
         fs::rename(&beside, &path)?;
         sync_directory_of(&path)?;
+        Ok(Self { path, file })
+    }
+
+    /// Takes the note of a predecessor that had the same key, where no other can be made. Its lock tells that the attachment
+    /// lives, also where nothing can be written.
+    pub fn adopt(folder: &Path, entry: &Entry) -> io::Result<Self> {
+        let path = folder.join(name_of(entry.key));
+        let file = open_regular(&path)?;
+        file.try_lock()?;
+        let file_id = FileId::of(&file.metadata()?);
+        let rewritten =
+            rewrite(&path, |noted| *noted = Entry { file: Some(file_id), ..entry.clone() });
+        if let Err(why) = rewritten {
+            tracing::warn!(path = %path.shown(), %why, "the note of the attachment stays that of the process before");
+        }
         Ok(Self { path, file })
     }
 
@@ -640,6 +687,51 @@ mod tests {
         ];
         for (entry, here, expected) in cases {
             assert_eq!(doubt(&entry, here), expected, "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn attachment_that_is_kept_lives_while_its_processes_change() {
+        let file = Some(FileId { device: 1, inode: 2 });
+        let gone = Entry { file, started: entry(1).started.map(|ticks| ticks + 1), ..entry(1) };
+        let here = Entry { file, ..entry(2) };
+        assert_eq!(doubt(&gone, &here), None);
+        let alive = Keeper { pid: std::process::id(), started: start_of("self") };
+        let dead = Keeper { started: alive.started.map(|ticks| ticks + 1), ..alive };
+        let kept = |keeper| Entry { keeper: Some(keeper), ..gone.clone() };
+        assert_eq!(doubt(&kept(alive), &here), Some(AliveReason::Kept));
+        assert_eq!(doubt(&kept(dead), &here), None);
+        // For the next process of the same keeper those before are gone.
+        assert_eq!(doubt(&kept(alive), &Entry { keeper: Some(alive), ..here }), None);
+    }
+
+    /// As on a full disk, where the successor can make no note of its own.
+    #[test]
+    fn note_that_is_adopted_is_that_of_a_living_attachment() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = Entry { since: 1, ..entry(7) };
+        let first = Attachment::note(dir.path(), &before).unwrap();
+        let look = || Known::of(dir.path(), &place());
+        assert!(Attachment::adopt(dir.path(), &entry(7)).is_err(), "the one before has its lock");
+        drop(first);
+        drop(unlocked(&look));
+        let now = Entry { since: 2, ..entry(7) };
+        let adopted = adopt(dir.path(), &now);
+        assert_eq!(look().living.iter().map(|entry| entry.since).collect::<Vec<_>>(), [2]);
+        drop(adopted);
+        let known = unlocked(&look);
+        assert_eq!(known.doubtful[0].2, AliveReason::Lives, "it is no copy");
+        assert!(Attachment::adopt(dir.path(), &entry(8)).is_err(), "there is none");
+    }
+
+    /// A process that another test starts has the lock too, for the moment between its fork and its exec.
+    fn adopt(folder: &Path, entry: &Entry) -> Attachment {
+        let begun = std::time::Instant::now();
+        loop {
+            match Attachment::adopt(folder, entry) {
+                Ok(adopted) => return adopted,
+                Err(why) => assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{why}"),
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::attachments::FileId;
+use crate::attachments::{self, FileId};
 use crate::chain::{Chain, Contents, JournalOptions, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::Record;
@@ -194,6 +194,7 @@ impl KeeperLink {
         };
         let record = Some(record);
         let keeper = peer_process(&stream)?;
+        attachments::kept_by(keeper.as_raw_nonzero().get().unsigned_abs());
         Ok(Self { stream, keeper, device, record, resumed, key: Arc::default() })
     }
 

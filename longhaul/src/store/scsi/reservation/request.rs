@@ -142,13 +142,17 @@ impl Request<'_> {
         }
     }
 
-    /// Notes the attachment under the key that it has in the end. The earlier note stays until that is done.
+    /// Notes the attachment under the key that it has in the end. The earlier note stays until that is done. Where that
+    /// cannot be, the note of the predecessor under this key is that of this attachment: unlocked it would tell that the
+    /// attachment is gone.
     pub(super) fn renamed(&self, noted: Option<Attachment>, entry: Entry) -> Option<Attachment> {
-        // What could not be noted before cannot be now.
-        if noted.as_ref().is_none_or(|noted| noted.is_of(entry.key)) {
+        if noted.as_ref().is_some_and(|noted| noted.is_of(entry.key)) {
             return noted;
         }
-        let renamed = self.note(&entry, true);
+        // What could not be noted before cannot be now.
+        let renamed = noted.as_ref().and_then(|_| self.note(&entry, true));
+        let adopt = || Attachment::adopt(&attachments::folder(self.state?), &entry).ok();
+        let renamed = renamed.or_else(adopt);
         if renamed.is_some() {
             noted.into_iter().for_each(Attachment::forget);
         }
