@@ -261,6 +261,37 @@ fn mount_does_not_go_on_where_another_wrote_while_nothing_served_it() {
     assert!(server.stop().success());
 }
 
+/// The process is gone, and its mount is not: who would write asks for --take-over.
+#[test]
+fn mount_that_waits_for_its_next_process_loses_its_volume_to_nobody_of_this_machine() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let link = Link::to(stage.port());
+    let uri = stage.uri().replace(&format!(":{}/", stage.port()), &format!(":{}/", link.port));
+    // A file system would have something unflushed again and again, and then nothing goes on.
+    let node = node(&stage.longhaul(&format!("mount {uri} --device --raw --journal none")));
+    let before = stage.server_after(None);
+    let device = fs::File::options().write(true).read(true).open(&node).unwrap();
+    device.write_all_at(&[1; 4096], 0).unwrap();
+    device.sync_all().unwrap();
+    link.shut();
+    stage.signal(Signal::KILL);
+    stage.wait_until("another process is started", || stage.log("disk").contains("takes it over"));
+    fs::write(stage.path("other.img"), vec![7; 4096]).unwrap();
+    let (printed, status) = run(&stage.command(&format!("copy other.img {} --force", stage.uri())));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("--take-over"), "{printed}");
+    link.open();
+    stage.server_after(Some(before));
+    device.write_all_at(&[2; 4096], 4096).unwrap();
+    device.sync_all().unwrap();
+    drop(device);
+    stage.longhaul("umount disk");
+    let volume = fs::read(stage.path("disk.img")).unwrap();
+    assert!(volume[..4096] == [1; 4096] && volume[4096..8192] == [2; 4096]);
+    assert!(server.stop().success());
+}
+
 /// A successor could not open what the server lacks, or has as another volume.
 #[test]
 fn mount_without_a_connection_is_served_on_and_refuses_an_upgrade() {
