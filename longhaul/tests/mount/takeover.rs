@@ -292,6 +292,58 @@ fn mount_that_waits_for_its_next_process_loses_its_volume_to_nobody_of_this_mach
     assert!(server.stop().success());
 }
 
+/// A program that is installed meanwhile may not know how the mount was begun.
+#[test]
+fn mount_goes_on_by_its_own_program_where_the_installed_one_refuses() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    // Of a copy, which is replaced.
+    let program = stage.path("longhaul");
+    fs::copy(super::common::LONGHAUL, &program).unwrap();
+    let begin = |args: String| {
+        let mut command = Command::new(&program);
+        stage.environment(command.args(args.split(' ')).current_dir(stage.home()));
+        must(&mut command)
+    };
+    begin(format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    let before = stage.server_after(None);
+    write_stable(&stage.mnt().join("file"), "kept");
+    fs::remove_file(&program).unwrap();
+    fs::write(&program, "#!/bin/sh\n[ \"$1\" = --version ] || exit 2\n").unwrap();
+    must(Command::new("chmod").arg("+x").arg(&program));
+    let _ = run(&stage.command("upgrade disk"));
+    stage.server_after(Some(before));
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+/// A read that the server does not answer must not keep everything else waiting.
+#[test]
+fn mount_whose_server_is_silent_refuses_an_upgrade_and_goes_on() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let mount = format!("mount {} --device --raw --journal j,size=64M", stage.uri());
+    let node = node(&stage.longhaul(&mount));
+    let device = fs::File::options().read(true).write(true).open(&node).unwrap();
+    server.signal(Signal::STOP);
+    let reader = device.try_clone().unwrap();
+    let reader = thread::spawn(move || reader.read_exact_at(&mut [0; 4096], 64 << 20));
+    // It is asked for by the time that this is stable.
+    device.write_all_at(&[1; 4096], 0).unwrap();
+    device.sync_all().unwrap();
+    let (printed, status) = run(&stage.command("upgrade disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("the process goes on as it is"), "{printed}");
+    device.write_all_at(&[2; 4096], 4096).unwrap();
+    device.sync_all().unwrap();
+    server.signal(Signal::CONT);
+    reader.join().unwrap().unwrap();
+    drop(device);
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
 /// A successor could not open what the server lacks, or has as another volume.
 #[test]
 fn mount_without_a_connection_is_served_on_and_refuses_an_upgrade() {

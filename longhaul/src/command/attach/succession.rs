@@ -98,16 +98,23 @@ async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
     if let Some(why) = volume.outage() {
         return Err(refuse("there is no connection to the server").because(why));
     }
-    front
-        .hand_over()
-        .await
-        .map_err(|why| refuse("what was acknowledged could not be flushed").because(why))?;
+    // A request may wait for a server that is silent, for as long as that is.
+    let Ok(handed_over) = timeout(SENT_WITHIN, front.hand_over()).await else {
+        serve_on(front).await?;
+        return Err(refuse("what was asked for before is not answered by the server")
+            .hint("try again when it answers"));
+    };
+    handed_over.map_err(|why| refuse("what was acknowledged could not be flushed").because(why))?;
     if timeout(SENT_WITHIN, sent(volume)).await.is_ok() {
         return Ok(());
     }
-    front.serve_on().await.or_fail(|| "the mount cannot be served any more".to_owned())?;
+    serve_on(front).await?;
     Err(refuse("what its journal holds is not sent yet")
         .hint("`longhaul status` shows how much that is; try again when it is less"))
+}
+
+async fn serve_on(front: &Front) -> Outcome {
+    front.serve_on().await.or_fail(|| "the mount cannot be served any more".to_owned())
 }
 
 /// Starts the program that is installed now, for its version only.

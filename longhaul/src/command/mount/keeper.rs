@@ -62,6 +62,15 @@ struct KernelFiles {
 /// What a process has said, and where it waits for the answer.
 type StateReport = (Secret, std::os::unix::net::UnixStream);
 
+/// How a process ended.
+struct Ended {
+    status: ExitStatus,
+    /// It was told to.
+    is_stopping: bool,
+    /// It had begun to serve the mount.
+    has_served: bool,
+}
+
 /// What follows from the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
@@ -120,7 +129,7 @@ impl Supervisor {
             if began.elapsed() >= LIVED {
                 pause = PAUSE;
             }
-            let (status, is_stopping) = match lived {
+            let Ended { status, is_stopping, has_served } = match lived {
                 Ok(lived) => lived,
                 // There is a mount, and the machine may have memory or the program again.
                 Err(why) if self.state.is_some() => {
@@ -130,8 +139,13 @@ impl Supervisor {
                 }
                 Err(why) => return Err(why),
             };
-            let next = next(status, self.state.is_some());
-            self.is_own_program |= is_not_started(status) && self.state.is_some();
+            let is_kept = self.state.is_some();
+            // One that is installed now may not know the command line, or refuse what this one would take.
+            let is_refused = is_kept && !has_served && !self.is_own_program && is_error(status);
+            let next = if is_refused { Next::TryAgain } else { next(status, is_kept) };
+            if is_kept && (is_refused || is_not_started(status)) {
+                self.go_on_by_own_program(status);
+            }
             match next {
                 // What it was told to do is the next one's to do, once that serves.
                 Next::Successor { was_killed: false } => was_killed = false,
@@ -149,6 +163,16 @@ impl Supervisor {
         }
     }
 
+    fn go_on_by_own_program(&mut self, status: ExitStatus) {
+        if !self.is_own_program {
+            let program = self.program.shown();
+            print_error(&format_args!(
+                "longhaul: {program} has not taken the mount over ({status}): the program that runs here is tried"
+            ));
+        }
+        self.is_own_program = true;
+    }
+
     /// Waits before the next process; how long it is to be the next time.
     async fn wait(&self, pause: Duration, stop: &mut Stop) -> Outcome<Duration> {
         tokio::select! {
@@ -159,14 +183,14 @@ impl Supervisor {
         }
     }
 
-    /// The life of one process; how it ended, and whether it was told to.
+    /// The life of one process; how it ended.
     async fn live(
         &mut self,
         listener: &UnixListener,
         was_killed: bool,
         background: &Background,
         stop: &mut Stop,
-    ) -> Outcome<(ExitStatus, bool)> {
+    ) -> Outcome<Ended> {
         let what = || "cannot start the process that serves the mount".to_owned();
         let mut child = self.start().or_fail(what)?;
         let pid = child.id();
@@ -179,11 +203,12 @@ impl Supervisor {
         let listening = tokio::spawn(listening.hear_all());
         // One that takes a mount over would leave it if it were stopped before it has it.
         let (mut is_stopping, mut may_stop) = (false, self.state.is_none());
+        let mut has_served = false;
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status.or_fail(what)?,
                 Some(said) = said.recv() => match self.heard(said, background) {
-                    Ok(()) => may_stop = true,
+                    Ok(()) => (may_stop, has_served) = (true, true),
                     // Another one is started once it has ended, and must not find it beside itself.
                     Err(why) => {
                         print_error(&format_args!("longhaul: {why}"));
@@ -200,7 +225,7 @@ impl Supervisor {
         if let (Some(pid), Some(dir)) = (pid, control::runtime_dir()) {
             control::remove_if_left(&dir.join(format!("attach-{pid}.sock")));
         }
-        Ok((status, is_stopping))
+        Ok(Ended { status, is_stopping, has_served })
     }
 
     /// Starts a process of the program that is installed now; if that cannot be, of the one that runs here.
@@ -291,6 +316,11 @@ impl Listening {
 /// executed (126), by the convention of shells and of ld.so(8).
 fn is_not_started(status: ExitStatus) -> bool {
     matches!(status.code(), Some(126 | 127))
+}
+
+/// Whether it is the end of a program that has said what is wrong.
+fn is_error(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(1 | 2))
 }
 
 /// Says `status` as the end of this process too; the one that ended has said why.
