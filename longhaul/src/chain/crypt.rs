@@ -72,7 +72,10 @@ async fn contents(
         return Ok(None);
     }
     let found = timeout(SEEN_WITHIN, luks::recognise(Arc::clone(volume))).await;
-    let late = || Err(Failure::new(format!("its header is not read within {SEEN_WITHIN:?}")));
+    let late = || {
+        let why = format!("its header is not read within {SEEN_WITHIN:?}");
+        Err(Failure::new(why).fleeting())
+    };
     let found = found.unwrap_or_else(|_| late());
     let found =
         found.map_err(|why| why.within(&format!("cannot tell whether {uri} is encrypted")))?;

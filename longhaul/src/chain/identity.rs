@@ -43,6 +43,7 @@ pub(super) async fn tie_unseen(
             Ok(())
         }
         Err(_) => Err(Failure::new(format!("cannot open {uri}"))
-            .because(format!("its start is not read within {SEEN_WITHIN:?}"))),
+            .because(format!("its start is not read within {SEEN_WITHIN:?}"))
+            .fleeting()),
     }
 }

@@ -293,9 +293,12 @@ const LEFT_THERE: &str =
 /// What tells this volume from others.
 async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcome<Label> {
     let found = timeout(SEEN_WITHIN, luks::identity(volume)).await;
-    let found = found.or_fail(|| format!("the header is not read within {SEEN_WITHIN:?}"))?;
+    let late = || format!("the header is not read within {SEEN_WITHIN:?}");
+    let found = found.or_fail(late).map_err(Failure::fleeting)?;
     let luks_uuid = found.or_fail(|| format!("cannot tell whether {uri} is encrypted"))?.uuid;
-    let info = probe.probe().await.or_fail(|| format!("cannot probe {uri}"))?;
+    // It fails where the connection does.
+    let info = probe.probe().await.or_fail(|| format!("cannot probe {uri}"));
+    let info = info.map_err(Failure::fleeting)?;
     let place = probe.place();
     Ok(Label {
         volume: uri.to_string(),

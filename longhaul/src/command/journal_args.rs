@@ -192,7 +192,7 @@ impl JournalArgs {
         let what = || cannot_use(&spec.path);
         let made = spec.clone();
         let file = tokio::task::spawn_blocking(move || made.open_or_make());
-        let (file, is_made) = file.await.or_fail(what)?.or_fail(what)?;
+        let (file, is_made) = file.await.or_fail(what)?.map_err(|why| unusable(&spec.path, why))?;
         if is_made {
             let _ = self.made.set(());
         }
@@ -226,7 +226,14 @@ fn cannot_use(path: &Path) -> String {
 async fn open_found(path: &Path) -> Outcome<JournalSource> {
     let (what, at) = (|| cannot_use(path), path.to_owned());
     let file = tokio::task::spawn_blocking(move || OpenFile::open(&at)).await;
-    read_found(file.or_fail(what)?.or_fail(what)?).await
+    read_found(file.or_fail(what)?.map_err(|why| unusable(path, why))?).await
+}
+
+/// Why a journal cannot be used: for now, if somebody looks at it.
+fn unusable(path: &Path, why: JournalError) -> Failure {
+    let is_in_use = matches!(why, JournalError::InUse);
+    let failure = Failure::new(cannot_use(path)).because(why);
+    if is_in_use { failure.fleeting() } else { failure }
 }
 
 /// Reads a journal that is to be used.

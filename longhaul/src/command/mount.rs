@@ -282,7 +282,9 @@ async fn serve_kept(
     stop: Stop,
 ) -> Outcome {
     args.open.check(&uri)?;
-    if let Some(dir) = state_dir() {
+    // One that is taken over has what it had, whatever room there is by now.
+    let has_none = kept.as_ref().is_some_and(KeeperLink::goes_without_journal);
+    if let Some(dir) = state_dir().filter(|_| !has_none) {
         args.open.default_journal(&uri, dir.join(format!("{}.journal", background.name)));
     }
     let is_resumed = kept.as_ref().is_some_and(KeeperLink::is_resumed);

@@ -235,6 +235,11 @@ impl KeeperLink {
         self.resumed.as_ref().is_some_and(|resumed| resumed.state.journal.is_some())
     }
 
+    /// Whether a mount is taken over that had none.
+    pub(in crate::command) fn goes_without_journal(&self) -> bool {
+        self.is_resumed() && !self.had_journal()
+    }
+
     /// Whether something is lost that the process before had acknowledged.
     pub(super) fn has_lost(&self) -> bool {
         let is_unflushed = self.record.as_ref().is_some_and(Record::is_unflushed);
@@ -336,7 +341,9 @@ fn size(chain: &Chain) -> u64 {
 
 /// By what the unit behind a chain is known, if it is behind a target.
 async fn unit(chain: &Chain) -> Outcome<Option<String>> {
-    Ok(chain.probe().await?.and_then(|info| info.serial))
+    // It fails where the connection does: the next process tries again.
+    let info = chain.probe().await.map_err(Failure::fleeting)?;
+    Ok(info.and_then(|info| info.serial))
 }
 
 /// What to do where a process was killed that nothing can take the place of.
