@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -224,23 +225,36 @@ impl Remembered {
 
     /// Remembers it under this name, instead of what had it before. Of the same volume the directory stays, if there is no
     /// other.
-    pub fn keep(mut self, name: &str) -> Outcome {
-        let Some(path) = path() else { return Ok(()) };
+    pub fn keep(self, name: &str) -> Outcome {
+        path().map_or(Ok(()), |path| self.keep_in(&path, name))
+    }
+
+    fn keep_in(mut self, path: &Path, name: &str) -> Outcome {
+        if self.is_in(&read(path)?, name) {
+            return Ok(());
+        }
         let what = || format!("cannot remember the volume in {}", path.shown());
-        let mut contents = read(&path)?;
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        make_directories(dir, 0o755).or_fail(what)?;
+        // Another process that reads, changes and replaces the file at the same time must not lose this name.
+        let alone = File::open(dir).or_fail(what)?;
+        alone.lock().or_fail(what)?;
+        let mut contents = read(path)?;
+        if !self.is_in(&contents, name) {
+            contents.volumes.insert(name.to_owned(), self);
+            let text = toml::to_string(&contents).or_fail(what)?;
+            state::replace(path, format!("{HEAD}{text}").as_bytes()).or_fail(what)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is remembered so already, with the directory of before.
+    fn is_in(&mut self, contents: &Contents, name: &str) -> bool {
         let before = contents.volumes.get(name);
         if let Some(before) = before.filter(|before| before.uri == self.uri && self.dir.is_none()) {
             self.dir.clone_from(&before.dir);
         }
-        if before == Some(&self) {
-            return Ok(());
-        }
-        contents.volumes.insert(name.to_owned(), self);
-        if let Some(dir) = path.parent() {
-            make_directories(dir, 0o755).or_fail(what)?;
-        }
-        let text = toml::to_string(&contents).or_fail(what)?;
-        state::replace(&path, format!("{HEAD}{text}").as_bytes()).or_fail(what)
+        before == Some(self)
     }
 
     /// The command line in which the URI, and what is remembered with it, stand in the place of the name, which goes on to be
@@ -368,6 +382,22 @@ mod tests {
         for wrong in ["", ".", "-a", "a/b", "a b", &"a".repeat(49)] {
             name(wrong).unwrap_err();
         }
+    }
+
+    #[test]
+    fn names_that_are_kept_at_the_same_time_are_all_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config").join(FILE);
+        let keep = |name: &str| {
+            let (uri, dir, options) = (format!("file:/srv/{name}"), None, Vec::new());
+            Remembered { uri, dir, options }.keep_in(&path, name).unwrap();
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                scope.spawn(move || (0..8).for_each(|n| keep(&format!("v{thread}-{n}"))));
+            }
+        });
+        assert_eq!(read(&path).unwrap().volumes.len(), 64);
     }
 
     #[test]
