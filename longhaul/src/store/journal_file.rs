@@ -242,11 +242,9 @@ impl OpenFile {
             .map_err(io::Error::other)?;
         let volume = Identity { name: label.name(), size, block_size };
         let superblocks = Superblock::new(id, salt, volume, self.len);
-        let [first, second] = superblocks.map_err(io::Error::other)?;
-        self.write(LABEL_AT, label.encode()?).await.map_err(io::Error::other)?;
-        for superblock in [first, second] {
-            let at = superblock_offset(superblock.number);
-            self.write(at, superblock.encode()).await.map_err(io::Error::other)?;
+        let superblocks = superblocks.map_err(io::Error::other)?;
+        for (at, part) in beginning(label.encode()?, &superblocks) {
+            self.write(at, part).await.map_err(io::Error::other)?;
         }
         Ok(())
     }
@@ -283,6 +281,19 @@ impl OpenFile {
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
+}
+
+/// What is written where, one after the other, of a journal that begins.
+///
+/// It is for no volume while it has superblocks of two: those of before may have greater numbers, and what they hold must not
+/// be taken for this volume's after a crash.
+fn beginning(label: Vec<u8>, [first, second]: &[Superblock; 2]) -> [(u64, Vec<u8>); 4] {
+    [
+        (LABEL_AT, vec![0; PAGE as usize]),
+        (superblock_offset(first.number), first.encode()),
+        (superblock_offset(second.number), second.encode()),
+        (LABEL_AT, label),
+    ]
 }
 
 /// A copy that direct writes take.
@@ -362,6 +373,32 @@ mod tests {
         assert_eq!(again.len(), LEAST);
         again.write(RING_AT, vec![7; 8192]).await.unwrap();
         assert_eq!(JournalFile::read(&again, RING_AT + 4000, 200).await.unwrap(), vec![7; 200]);
+    }
+
+    /// At any instant it is that of the volume before, that of the new one, or none.
+    #[tokio::test]
+    async fn journal_that_begins_anew_is_never_that_of_two_volumes() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = OpenFile::create(&dir.path().join("journal"), LEAST).unwrap();
+        let named = |name: &str| Label { serial: Some(name.to_owned()), ..label() };
+        let superblocks = |name: &str, numbers: [u64; 2]| {
+            let volume = Identity { name: named(name).name(), size: 1 << 20, block_size: 512 };
+            let mut both = Superblock::new([1; 16], [2; 32], volume, file.len()).unwrap();
+            both.iter_mut().zip(numbers).for_each(|(one, number)| one.number = number);
+            both
+        };
+        let old = beginning(named("old").encode().unwrap(), &superblocks("old", [40, 41]));
+        let new = beginning(named("new").encode().unwrap(), &superblocks("new", [0, 1]));
+        for crash_before in 0..=new.len() {
+            for (at, part) in old.iter().chain(&new[..crash_before]) {
+                file.write(*at, part.clone()).await.unwrap();
+            }
+            match file.read_all().await {
+                Ok((label, found)) => assert_eq!(label.name(), found.superblock.volume.name),
+                Err(why) => assert!(matches!(why, JournalError::Blank), "{crash_before}: {why}"),
+            }
+        }
+        assert_eq!(file.read_all().await.unwrap().0, named("new"));
     }
 
     const RING_AT: u64 = 2 << 20;
