@@ -318,6 +318,29 @@ fn mount_goes_on_by_its_own_program_where_the_installed_one_refuses() {
     assert!(server.stop().success());
 }
 
+/// As `journal status` and `journal export` do, which may take long.
+#[test]
+fn successor_whose_journal_somebody_reads_is_tried_again() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    let before = stage.server_after(None);
+    write_stable(&stage.mnt().join("file"), "kept");
+    server.kill();
+    stage.signal(Signal::KILL);
+    // A process that does not reach the server gives it back, until the next one.
+    let journal = fs::File::open(stage.path("j")).unwrap();
+    journal.lock_shared().unwrap();
+    let in_use = || stage.log("disk").contains("another process uses it");
+    stage.wait_until("a successor meets the reader", in_use);
+    drop(journal);
+    let server = stage.serve("--state reservations");
+    stage.server_after(Some(before));
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
 /// A read that the server does not answer must not keep everything else waiting.
 #[test]
 fn mount_whose_server_is_silent_refuses_an_upgrade_and_goes_on() {
