@@ -66,7 +66,7 @@ pub struct Entry {
     pub started: Option<u64>,
     /// The process that starts the next one when this process ends: as long as it lives the attachment goes on.
     #[serde(default)]
-    pub keeper: Option<Keeper>,
+    pub keeper: Option<ParentProcess>,
     /// The run of the machine.
     pub boot: Option<String>,
     /// The machine, by /etc/machine-id.
@@ -82,23 +82,23 @@ pub struct Entry {
 
 /// A process that keeps an attachment while the processes that serve it change.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Keeper {
+pub struct ParentProcess {
     pid: u32,
     started: Option<u64>,
 }
 
-impl Keeper {
+impl ParentProcess {
     fn lives(self) -> bool {
         self.started.is_some() && start_of(&self.pid.to_string()) == self.started
     }
 }
 
 /// The keeper of this process, which has one or none for all its life.
-static KEEPER: OnceLock<Keeper> = OnceLock::new();
+static KEEPER: OnceLock<ParentProcess> = OnceLock::new();
 
 /// The attachments of this process are kept by the process with this number.
 pub fn kept_by(pid: u32) {
-    KEEPER.get_or_init(|| Keeper { pid, started: start_of(&pid.to_string()) });
+    KEEPER.get_or_init(|| ParentProcess { pid, started: start_of(&pid.to_string()) });
 }
 
 /// Which file something is.
@@ -696,8 +696,8 @@ mod tests {
         let gone = Entry { file, started: entry(1).started.map(|ticks| ticks + 1), ..entry(1) };
         let here = Entry { file, ..entry(2) };
         assert_eq!(doubt(&gone, &here), None);
-        let alive = Keeper { pid: std::process::id(), started: start_of("self") };
-        let dead = Keeper { started: alive.started.map(|ticks| ticks + 1), ..alive };
+        let alive = ParentProcess { pid: std::process::id(), started: start_of("self") };
+        let dead = ParentProcess { started: alive.started.map(|ticks| ticks + 1), ..alive };
         let kept = |keeper| Entry { keeper: Some(keeper), ..gone.clone() };
         assert_eq!(doubt(&kept(alive), &here), Some(AliveReason::Kept));
         assert_eq!(doubt(&kept(dead), &here), None);
