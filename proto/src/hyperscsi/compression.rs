@@ -52,6 +52,9 @@ pub(super) fn bits(codecs: Codecs) -> u16 {
 /// Shorter data go as they are: there is little to be gained.
 const LEN_MIN: usize = 512;
 
+/// Longer data go as they are, and are not restored: a few bytes must not stand for the memory of a whole session.
+const LEN_MAX: usize = 1 << 20;
+
 /// Messages that go as they are, at most, before it is tried again.
 const PASSED_MAX: u32 = 64;
 
@@ -81,7 +84,8 @@ impl Compression {
     ///
     /// Data that do not get shorter, such as those of an encrypted volume, are tried more and more rarely.
     pub(super) fn compress(&mut self, data: Bytes) -> (u8, Bytes) {
-        let Some(codec) = self.codecs.first().filter(|_| data.len() >= LEN_MIN) else {
+        let Some(codec) = self.codecs.first().filter(|_| (LEN_MIN..=LEN_MAX).contains(&data.len()))
+        else {
             return (0, data);
         };
         if self.passing > 0 {
@@ -108,6 +112,9 @@ impl Compression {
             return (data.len() == len).then_some(data);
         }
         let codec = self.codecs.iter().find(|codec| codec.algorithm().number() == number)?;
+        if len > LEN_MAX {
+            return None;
+        }
         let restored = codec.restore(&data, len).filter(|restored| restored.len() == len)?;
         Some(restored.into())
     }
@@ -198,5 +205,16 @@ mod tests {
         });
         assert_eq!((compression.passing, compression.pass_next), (0, 1));
         assert_eq!(compression.compress(vec![1; 511].into()).0, 0, "short ones are not tried");
+    }
+
+    #[test]
+    fn data_that_are_too_long_are_neither_compressed_nor_restored() {
+        for (len, is_taken) in [(LEN_MAX, true), (LEN_MAX + 1, false)] {
+            let data = Bytes::from(vec![1; len]);
+            assert_eq!(compression().compress(data.clone()).0 != 0, is_taken);
+            let sent = runs::CODECS[0].compress(&data, len).unwrap();
+            let restored = compression().restore(1, sent.into(), len as u32);
+            assert_eq!(restored.is_some(), is_taken);
+        }
     }
 }
