@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -46,11 +47,14 @@ impl Output {
                 .because("it exists already")
                 .hint("name a new file; `-` is standard output")),
             Ok(found) if found.is_dir() => Err(Failure::new(cannot()).because("it is a directory")),
-            Ok(_) => {
+            Ok(found) => {
                 let there = path.to_owned();
                 // A named pipe opens once somebody reads it (fifo(7)).
-                let opening =
-                    WriterThread::start(move || OpenOptions::new().write(true).open(there));
+                let is_disk = found.file_type().is_block_device();
+                let opening = WriterThread::start(move || {
+                    let file = OpenOptions::new().write(true).open(there)?;
+                    Ok(Existing { file, is_disk })
+                });
                 let opened = unless_stopped(stop, opening).await;
                 opened.map(Self::There).map_err(|why| why.within(&cannot()))
             }
@@ -157,6 +161,23 @@ impl WriterThread {
     async fn end(mut self) -> Outcome {
         drop(self.pieces);
         result(&mut self.ended).await
+    }
+}
+
+/// What is there and is no file: a pipe, a terminal, a disk.
+struct Existing {
+    file: File,
+    is_disk: bool,
+}
+
+impl Write for Existing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    /// A disk tells only then of what it could not write.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.is_disk { self.file.sync_all() } else { Ok(()) }
     }
 }
 
