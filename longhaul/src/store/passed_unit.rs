@@ -98,7 +98,11 @@ async fn open_with(
     let class = DeviceClass::of(peripheral);
     let serial = unit.serial().filter(|serial| !serial.is_empty()).map(str::to_owned);
     let most = u32::try_from(unit.transfer_max()).unwrap_or(u32::MAX);
-    let order = if unit.keeps_order() { Order::Kept } else { Order::Lost };
+    let is_disk = class == DeviceClass::Disk;
+    let order = match unit.keeps_order() && (is_disk || unit.takes_writes_ahead()) {
+        true => Order::Kept,
+        false => Order::Lost,
+    };
     // Each has its turn, so that there is room.
     let (jobs, job_queue) = mpsc::channel(COMMANDS_MAX);
     let (resets, reset_queue) = mpsc::channel(1);

@@ -314,7 +314,7 @@ impl Burner<'_> {
             self.find_again(place, writing).await?;
         }
         let (unit, image) = (&*self.recorder.unit, self.image);
-        let depth = if unit.keeps_order() { DEPTH } else { 1 };
+        let depth = if unit.takes_writes_ahead() { DEPTH } else { 1 };
         let mut under_way = UnderWay::from(writing.at);
         let mut sent = writing.at;
         loop {

@@ -68,7 +68,7 @@ impl Drive {
         let settings = Settings {
             fixed: None,
             ahead_bytes: AHEAD_BYTES,
-            ahead_commands: if unit.keeps_order() { AHEAD_COMMANDS } else { 1 },
+            ahead_commands: if unit.takes_writes_ahead() { AHEAD_COMMANDS } else { 1 },
             stable_every: STABLE_EVERY,
             can_locate: true,
             has_long_position: true,

@@ -94,6 +94,10 @@ impl RawUnit for Scripted {
         true
     }
 
+    fn takes_writes_ahead(&self) -> bool {
+        true
+    }
+
     fn ask(&self, _: Command, _: Bytes) -> Work<'_, Result<Bytes, UnitError>> {
         unreachable!("it would be tried again")
     }

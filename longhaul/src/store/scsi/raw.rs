@@ -57,6 +57,10 @@ pub trait RawUnit: Send + Sync {
     /// Whether commands that were sent one after the other are carried out so.
     fn keeps_order(&self) -> bool;
 
+    /// Whether writes may be sent to a tape or disc before those before them have ended. A drive that was reset, or has another
+    /// medium, tells the first one and carries out the others wherever its head is; Longhaul's servers refuse them.
+    fn takes_writes_ahead(&self) -> bool;
+
     /// Carries out a command; gives what came in. Unit attentions, and a unit that is busy, are met by trying again: so the
     /// command is one that does no harm when it is carried out twice.
     fn ask(&self, command: Command, data: Bytes) -> Pending<'_, Result<Bytes, UnitError>>;
@@ -104,6 +108,8 @@ pub struct TransportUnit<T: Transport> {
     unit: Unit<T::Session>,
     standard: Standard,
     serial: Option<String>,
+    /// It is one of our servers, though it may be a device that this passes through.
+    is_longhaul: bool,
     reservation: Reservation,
 }
 
@@ -121,9 +127,9 @@ impl<T: Transport> TransportUnit<T> {
         let opened =
             options.stop.unless_called(Self::attempt(&transport, None, options.login_within));
         let opened = opened.await.unwrap_or(Err(OpenError::Stopped))?;
-        let (unit, Described { standard, serial, .. }) = opened;
+        let (unit, Described { standard, serial, is_longhaul }) = opened;
         let reservation = Reservation::default();
-        Ok(Self { transport, options, unit, standard, serial, reservation })
+        Ok(Self { transport, options, unit, standard, serial, is_longhaul, reservation })
     }
 
     /// Logs in by whichever portal answers, and asks what is there.
@@ -244,6 +250,10 @@ impl<T: Transport> RawUnit for TransportUnit<T> {
 
     fn keeps_order(&self) -> bool {
         T::Session::IN_ORDER
+    }
+
+    fn takes_writes_ahead(&self) -> bool {
+        self.keeps_order() && self.is_longhaul
     }
 
     fn ask(&self, command: Command, data: Bytes) -> Pending<'_, Result<Bytes, UnitError>> {
