@@ -1,12 +1,40 @@
 //! Files that survive a loss of power.
 
-use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use tempfile::NamedTempFile;
+
+/// How long another process is waited for that has locked a file: it does so for a few writes.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Locks the file at `path`, made if it is missing, until what is returned is dropped: for whoever reads another file, changes it and
+/// replaces it. Only its owner may open it, so that nobody else can keep him out. Blocks.
+pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let lock = options.open(path)?;
+    let deadline = Instant::now() + LOCKED_WITHIN;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOCK_POLL),
+            Err(TryLockError::WouldBlock) => {
+                let why = "another process has locked it, and does not let go";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            Err(TryLockError::Error(why)) => return Err(why),
+        }
+    }
+}
 
 /// Makes the name of the file at `path` stable, as it was made or changed: its bytes alone are not enough to find them
 /// again after a loss of power.
@@ -132,6 +160,21 @@ mod tests {
         assert!(home.path().join("a").is_dir() && !path.exists());
         make_directories(&path, 0o700).unwrap();
         assert!(path.is_dir());
+    }
+
+    /// Another user who may read the directory must not be able to keep its owner waiting.
+    #[test]
+    fn lock_file_is_its_owners_alone_and_can_be_taken_once_it_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let lock = lock_file(&path).unwrap();
+        assert_eq!(lock.metadata().unwrap().mode() & 0o777, 0o600);
+        let other = File::open(&path).unwrap();
+        assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(lock);
+        other.try_lock().unwrap();
+        drop(other);
+        lock_file(&path).unwrap();
     }
 
     #[test]

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::make_directories;
+use crate::durable::{lock_file, make_directories};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
@@ -20,6 +19,9 @@ use crate::uri::{Location, ScsiPlace, Uri};
 pub const OVERRIDE: &str = "LONGHAUL_CONFIG_DIR";
 
 const FILE: &str = "volumes.toml";
+
+/// Whoever changes the file has locked this one.
+const LOCK: &str = "volumes.lock";
 
 /// The longest name. The path of its file must fit into what the kernel keeps of one.
 const NAME_MAX: usize = 48;
@@ -76,7 +78,7 @@ pub struct Remembered {
     pub options: Vec<String>,
 }
 
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
     #[serde(default)]
@@ -226,35 +228,27 @@ impl Remembered {
     /// Remembers it under this name, instead of what had it before. Of the same volume the directory stays, if there is no
     /// other.
     pub fn keep(self, name: &str) -> Outcome {
-        path().map_or(Ok(()), |path| self.keep_in(&path, name))
+        let Some(path) = path() else { return Ok(()) };
+        change(&path, |volumes| {
+            let mut kept = self.clone();
+            let before = volumes.get(name).filter(|before| before.uri == kept.uri);
+            if let Some(before) = before.filter(|_| kept.dir.is_none()) {
+                kept.dir.clone_from(&before.dir);
+            }
+            volumes.insert(name.to_owned(), kept);
+            Ok(())
+        })
     }
 
-    fn keep_in(mut self, path: &Path, name: &str) -> Outcome {
-        if self.is_in(&read(path)?, name) {
-            return Ok(());
-        }
-        let what = || format!("cannot remember the volume in {}", path.shown());
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        make_directories(dir, 0o755).or_fail(what)?;
-        // Another process that reads, changes and replaces the file at the same time must not lose this name.
-        let alone = File::open(dir).or_fail(what)?;
-        alone.lock().or_fail(what)?;
-        let mut contents = read(path)?;
-        if !self.is_in(&contents, name) {
-            contents.volumes.insert(name.to_owned(), self);
-            let text = toml::to_string(&contents).or_fail(what)?;
-            state::replace(path, format!("{HEAD}{text}").as_bytes()).or_fail(what)?;
-        }
-        Ok(())
-    }
-
-    /// Whether it is remembered so already, with the directory of before.
-    fn is_in(&mut self, contents: &Contents, name: &str) -> bool {
-        let before = contents.volumes.get(name);
-        if let Some(before) = before.filter(|before| before.uri == self.uri && self.dir.is_none()) {
-            self.dir.clone_from(&before.dir);
-        }
-        before == Some(self)
+    /// Remembers it under a name that no other volume has, unless it is remembered already: that name.
+    pub fn keep_if_new(self, uri: &Uri) -> Outcome<String> {
+        let name = name_of(uri);
+        let Some(path) = path() else { return Ok(name) };
+        change(&path, |volumes| {
+            let name = name_among(volumes, &name, &self.uri)?;
+            volumes.entry(name.clone()).or_insert_with(|| self.clone());
+            Ok(name)
+        })
     }
 
     /// The command line in which the URI, and what is remembered with it, stand in the place of the name, which goes on to be
@@ -337,6 +331,31 @@ fn is_for_the_file_system(key: &str) -> bool {
     key == "--options" || key.starts_with("-o")
 }
 
+/// Changes the file at `path` beside other processes that do the same. Where that changes nothing the directory need not be one
+/// that can be written to.
+fn change<T>(
+    path: &Path,
+    change: impl Fn(&mut BTreeMap<String, Remembered>) -> Outcome<T>,
+) -> Outcome<T> {
+    let before = read(path)?;
+    let mut contents = before.clone();
+    let done = change(&mut contents.volumes)?;
+    if contents == before {
+        return Ok(done);
+    }
+    let what = || format!("cannot remember the volume in {}", path.shown());
+    if let Some(dir) = path.parent() {
+        make_directories(dir, 0o755).or_fail(what)?;
+    }
+    let lock = path.with_file_name(LOCK);
+    let _lock = lock_file(&lock).or_fail(|| format!("cannot lock {}", lock.shown()))?;
+    let mut contents = read(path)?;
+    let done = change(&mut contents.volumes)?;
+    let text = toml::to_string(&contents).or_fail(what)?;
+    state::replace(path, format!("{HEAD}{text}").as_bytes()).or_fail(what)?;
+    Ok(done)
+}
+
 fn read(path: &Path) -> Outcome<Contents> {
     let what = || format!("cannot read {}", path.shown());
     match read_regular(path) {
@@ -384,20 +403,37 @@ mod tests {
         }
     }
 
+    /// Each reads the file, changes it and replaces it.
     #[test]
-    fn names_that_are_kept_at_the_same_time_are_all_remembered() {
+    fn volumes_that_are_remembered_at_once_are_all_remembered() {
+        const EACH: usize = 4;
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config").join(FILE);
-        let keep = |name: &str| {
-            let (uri, dir, options) = (format!("file:/srv/{name}"), None, Vec::new());
-            Remembered { uri, dir, options }.keep_in(&path, name).unwrap();
-        };
+        let path = dir.path().join("sub/volumes.toml");
+        let uri: Uri = "file:/a".parse().unwrap();
+        let volume = Remembered::of(&uri, None, Vec::new());
         std::thread::scope(|scope| {
-            for thread in 0..8 {
-                scope.spawn(move || (0..8).for_each(|n| keep(&format!("v{thread}-{n}"))));
+            for thread in 0..EACH {
+                let (path, volume) = (&path, &volume);
+                scope.spawn(move || {
+                    for turn in 0..EACH {
+                        let name = format!("{thread}-{turn}");
+                        let kept = change(path, |volumes| {
+                            volumes.insert(name.clone(), volume.clone());
+                            Ok(())
+                        });
+                        kept.unwrap();
+                    }
+                });
             }
         });
-        assert_eq!(read(&path).unwrap().volumes.len(), 64);
+        assert_eq!(read(&path).unwrap().volumes.len(), EACH * EACH);
+    }
+
+    #[test]
+    fn file_that_stays_as_it_is_is_not_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        change(&dir.path().join(FILE), |_| Ok(())).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

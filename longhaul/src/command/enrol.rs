@@ -12,7 +12,7 @@ use super::say;
 use crate::chain::{self, Enrolment};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
-use crate::remembered::{self, Remembered};
+use crate::remembered::Remembered;
 use crate::sealing;
 use crate::uri::{Host, IscsiUri, Uri};
 
@@ -113,14 +113,11 @@ impl GivenInvitation {
             Enrolment::KnownBefore(portal) => (portal, KNOWN_BEFORE.to_owned()),
         };
         let uri = self.uri(portal);
-        let name = remembered::name_for(&uri)?;
-        if !remembered::all()?.contains_key(&name) {
-            let options = login.seal.identity.is_some().then(|| {
-                let identity = std::path::absolute(&identity).unwrap_or(identity);
-                vec!["--identity".to_owned(), identity.to_string_lossy().into_owned()]
-            });
-            Remembered::of(&uri, dir, options.unwrap_or_default()).keep(&name)?;
-        }
+        let options = login.seal.identity.is_some().then(|| {
+            let identity = std::path::absolute(&identity).unwrap_or(identity);
+            vec!["--identity".to_owned(), identity.to_string_lossy().into_owned()]
+        });
+        let name = Remembered::of(&uri, dir, options.unwrap_or_default()).keep_if_new(&uri)?;
         say(&format!("{told}; the volume is remembered as {name}"))?;
         Ok(self.with(arguments, uri.to_string()))
     }

@@ -1,13 +1,10 @@
 //! The invitations of a server: kept in the state directory until they are used, so that a restart does not end them.
 
 use std::collections::BTreeMap;
-use std::fs::{OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::invitations::{Invitations, Invited, Issued};
@@ -19,7 +16,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::command::options::blocking;
 use crate::config::{Client, Config, Served, units_with_drives};
-use crate::durable::{make_directories, replace_as_owned};
+use crate::durable::{lock_file, make_directories, replace_as_owned};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::iscsi::{Enrolled, Enrolment, NewClient};
 use crate::printable::Shown as _;
@@ -38,10 +35,6 @@ const FILE: &str = "invitations.json";
 
 /// Whoever changes the file has locked this one: several servers may share the directory.
 const LOCK: &str = "invitations.lock";
-
-/// How long another server is waited for that has locked it: it does so for a few writes.
-const LOCKED_WITHIN: Duration = Duration::from_secs(5);
-const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// How many clients may wait to be listed.
 const WAITING_MAX: usize = 64;
@@ -435,22 +428,15 @@ pub(super) fn locked<T>(dir: &Path, work: impl FnOnce() -> Outcome<T>) -> Outcom
     let path = dir.join(LOCK);
     let what = || format!("cannot lock {}", path.shown());
     make_directories(dir, 0o777).or_fail(what)?;
-    let mut options = OpenOptions::new();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    let lock = options.open(&path).or_fail(what)?;
-    let deadline = Instant::now() + LOCKED_WITHIN;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return work(),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOCK_POLL),
-            Err(TryLockError::WouldBlock) => {
-                return Err(Failure::new(what())
-                    .because("another process has locked it, and does not let go")
-                    .hint("is a server stopped that shares this directory, or its disk stuck? a --state DIR of its own keeps it apart"));
-            }
-            Err(TryLockError::Error(why)) => return Err(why).or_fail(what),
+    let _lock = lock_file(&path).map_err(|why| {
+        let is_held = why.kind() == io::ErrorKind::TimedOut;
+        let failure = Failure::new(what()).because(why);
+        match is_held {
+            true => failure.hint("is a server stopped that shares this directory, or its disk stuck? a --state DIR of its own keeps it apart"),
+            false => failure,
         }
-    }
+    })?;
+    work()
 }
 
 #[cfg(test)]
