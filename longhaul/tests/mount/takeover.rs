@@ -107,6 +107,33 @@ fn mount_with_a_journal_goes_on_when_its_process_is_killed_under_load() {
     assert!(server.stop().success());
 }
 
+/// There was no place for one when it was made: a state directory in memory. There is one now, and programs do not wait for it.
+#[test]
+fn mount_without_a_journal_gets_none_when_its_process_is_replaced() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::os::unix::fs::symlink(memory.path(), stage.path("state")).unwrap();
+    stage.longhaul(&format!("mount {} --device", stage.uri()));
+    assert!(
+        memory.path().join("disk.log").exists() && !memory.path().join("disk.journal").exists()
+    );
+    must(Command::new("cp").arg("-a").args([memory.path(), &stage.path("on-disk")]));
+    fs::remove_file(stage.path("state")).unwrap();
+    fs::rename(stage.path("on-disk"), stage.path("state")).unwrap();
+    let before = stage.server_after(None);
+    let told = stage.longhaul("upgrade disk");
+    assert!(told.contains("is served by process"), "{told}");
+    stage.server_after(Some(before));
+    assert!(!stage.path("state/disk.journal").exists(), "{}", stage.log("disk"));
+    let before = stage.server_after(None);
+    stage.signal(Signal::KILL);
+    stage.server_after(Some(before));
+    assert!(!stage.path("state/disk.journal").exists(), "{}", stage.log("disk"));
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
 /// Nothing tells a program later that what it was promised is gone: so nothing goes on.
 #[test]
 fn mount_without_a_journal_that_lost_acknowledged_writes_does_not_go_on() {
