@@ -339,8 +339,14 @@ fn mount_goes_on_by_its_own_program_where_the_installed_one_refuses() {
     fs::write(&program, "#!/bin/sh\n[ \"$1\" = --version ] || exit 2\n").unwrap();
     must(Command::new("chmod").arg("+x").arg(&program));
     let _ = run(&stage.command("upgrade disk"));
-    stage.server_after(Some(before));
+    let own = stage.server_after(Some(before));
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    // One that is installed later is tried again.
+    fs::remove_file(&program).unwrap();
+    fs::copy(super::common::LONGHAUL, &program).unwrap();
+    stage.longhaul("upgrade disk");
+    let installed = stage.server_after(Some(own));
+    assert_eq!(fs::read_link(format!("/proc/{installed}/exe")).unwrap(), program);
     stage.longhaul("umount disk");
     assert!(server.stop().success());
 }

@@ -148,7 +148,10 @@ impl Supervisor {
             }
             match next {
                 // What it was told to do is the next one's to do, once that serves.
-                Next::Successor { was_killed: false } => was_killed = false,
+                // Who upgrades it wants the program that is installed by then.
+                Next::Successor { was_killed: false } => {
+                    (was_killed, self.is_own_program) = (false, false);
+                }
                 _ if is_stopping => return end(status),
                 Next::End => return end(status),
                 Next::Successor { was_killed: true } => {
