@@ -89,7 +89,7 @@ pub struct ParentProcess {
 
 impl ParentProcess {
     fn lives(self) -> bool {
-        self.started.is_some() && start_of(&self.pid.to_string()) == self.started
+        self.started.is_some_and(|started| lives(self.pid, started))
     }
 }
 
@@ -259,7 +259,12 @@ fn doubt(entry: &Entry, here: &Entry) -> Option<AliveReason> {
         return Some(AliveReason::Kept);
     }
     let Some(started) = entry.started else { return Some(AliveReason::Unknown) };
-    (start_of(&entry.pid.to_string()) == Some(started)).then_some(AliveReason::Lives)
+    lives(entry.pid, started).then_some(AliveReason::Lives)
+}
+
+/// Whether the process with this number is still the one that was started then.
+fn lives(pid: u32, started: u64) -> bool {
+    start_of(&pid.to_string()) == Some(started)
 }
 
 /// An identifier that is alone in a file.

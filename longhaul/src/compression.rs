@@ -15,7 +15,7 @@ impl Codec for Lz4 {
     }
 
     fn compress(&self, data: &[u8], most: usize) -> Option<Vec<u8>> {
-        // What does not fit is found out before all of it was compressed only if there is no more room.
+        // It takes no less room than the worst case needs.
         let mut out = vec![0; lz4_flex::block::get_maximum_output_size(data.len())];
         let len = lz4_flex::block::compress_into(data, &mut out).ok()?;
         out.truncate(len);

@@ -16,7 +16,7 @@ use proto::scsi::sense::Key;
 use proto::scsi::{Residual, Sense, Status};
 
 pub use jobs::{CommandQueue, Ended, Job};
-pub use turns::{COMMANDS_MAX, Company, Place, Turn, Turns};
+pub use turns::{COMMANDS_MAX, Concurrency, Place, Turn, Turns};
 
 /// What comes of a command. When it is dropped, a command that has not begun never does; one that has begun is aborted where
 /// that is possible, or goes on, and commands that come later wait for its end.
@@ -27,9 +27,10 @@ pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub enum Order {
     /// It has one at a time.
     Single,
-    /// It has several, which may overtake one another.
+    /// It has several, which may overtake one another, or be carried out though one before them was told of a reset or of
+    /// another medium.
     Lost,
-    /// It has several, and carries them out in the order in which they were sent.
+    /// It has several, and carries them out in the order in which they were sent, or not at all.
     Kept,
 }
 
@@ -199,7 +200,7 @@ pub async fn ask(
         let data = if room == 0 { DeviceData::None } else { DeviceData::In(room) };
         let request = DeviceRequest { block: padded, data, timeout: QUERY };
         asked += 1;
-        let turn = device.turns().enter_first().turn(Company::Alone).await;
+        let turn = device.turns().enter_first().turn(Concurrency::Alone).await;
         // It is kept until what the device tells is noted.
         let answer = match device.execute(turn.clone(), request).await {
             Err(DeviceFailure::NotBegun) if asked < ASKED_MAX => {

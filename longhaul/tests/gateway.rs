@@ -1,13 +1,13 @@
 //! Units of one server that another passes on: what clients see of them is true, also when the connection between the servers is lost.
 
 mod common;
+#[path = "gateway/concurrent_commands.rs"]
+mod concurrent_commands;
 #[path = "common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod peer;
 #[path = "common/port.rs"]
 mod port;
-#[path = "gateway/several.rs"]
-mod several;
 #[path = "common/units.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod units;

@@ -155,7 +155,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::super::DeviceData;
-    use super::super::turns::Company;
+    use super::super::turns::Concurrency;
     use super::*;
 
     fn request(opcode: u8) -> DeviceRequest {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn turn(commands: &CommandQueue) -> Turn {
-        commands.turns().enter().turn(Company::Alone).now_or_never().expect("a turn")
+        commands.turns().enter().turn(Concurrency::Alone).now_or_never().expect("a turn")
     }
 
     /// A command that is under way.

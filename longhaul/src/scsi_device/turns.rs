@@ -29,14 +29,14 @@ pub struct Stream {
 
 /// With which others a command may have its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Company {
+pub enum Concurrency {
     /// With none.
     Alone,
     /// With those of this stream; it carries so many bytes.
     With(Stream, u32),
 }
 
-impl Company {
+impl Concurrency {
     /// That of a command of a client that carries so many bytes, by what the device does with several.
     pub fn of(order: Order, class: DeviceClass, opcode: u8, (client, bytes): (u64, u32)) -> Self {
         let direction = Direction::of(class, opcode);
@@ -91,20 +91,20 @@ struct State {
 
 impl State {
     /// Whether a command may have its turn beside those under way.
-    fn admits(&self, company: Company) -> bool {
+    fn admits(&self, concurrency: Concurrency) -> bool {
         if self.under_way == 0 {
             return true;
         }
-        let is_of_stream = company.stream().is_some_and(|stream| self.stream == Some(stream));
+        let is_of_stream = concurrency.stream().is_some_and(|stream| self.stream == Some(stream));
         let has_room = self.under_way < COMMANDS_MAX
-            && self.bytes.saturating_add(company.bytes()) <= BYTES_MAX;
+            && self.bytes.saturating_add(concurrency.bytes()) <= BYTES_MAX;
         is_of_stream && has_room && !self.is_halted
     }
 
-    fn begin(&mut self, company: Company) {
+    fn begin(&mut self, concurrency: Concurrency) {
         self.under_way += 1;
-        self.bytes += company.bytes();
-        self.stream = company.stream();
+        self.bytes += concurrency.bytes();
+        self.stream = concurrency.stream();
     }
 
     fn end(&mut self, bytes: u64) {
@@ -170,24 +170,24 @@ pub struct Place {
 
 impl Place {
     /// Waits for its turn.
-    pub async fn turn(self, company: Company) -> Turn {
-        poll_fn(|cx| self.poll_turn(cx, company)).await
+    pub async fn turn(self, concurrency: Concurrency) -> Turn {
+        poll_fn(|cx| self.poll_turn(cx, concurrency)).await
     }
 
-    fn poll_turn(&self, cx: &Context<'_>, company: Company) -> Poll<Turn> {
+    fn poll_turn(&self, cx: &Context<'_>, concurrency: Concurrency) -> Poll<Turn> {
         let mut state = self.turns.state();
-        if !(state.is_first(self.rank) && state.admits(company)) {
+        if !(state.is_first(self.rank) && state.admits(concurrency)) {
             // It is woken when something changes, and not by this.
             state.waiting.insert(self.rank, Some(cx.waker().clone()));
             return Poll::Pending;
         }
         state.waiting.remove(&self.rank);
-        state.begin(company);
+        state.begin(concurrency);
         let next = state.first();
         drop(state);
         next.into_iter().for_each(Waker::wake);
         let (turns, rank) = (self.turns.clone(), self.rank);
-        Poll::Ready(Turn(Arc::new(Slot { turns, rank, company })))
+        Poll::Ready(Turn(Arc::new(Slot { turns, rank, concurrency })))
     }
 }
 
@@ -205,14 +205,14 @@ pub struct Turn(Arc<Slot>);
 struct Slot {
     turns: Turns,
     rank: Rank,
-    company: Company,
+    concurrency: Concurrency,
 }
 
 impl Turn {
     /// With which others it is.
     #[must_use]
-    pub fn company(&self) -> Company {
-        self.0.company
+    pub fn concurrency(&self) -> Concurrency {
+        self.0.concurrency
     }
 
     /// Its command has failed: none joins those under way any more.
@@ -237,7 +237,7 @@ impl Turn {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.turns.change(|state| state.end(self.company.bytes()));
+        self.turns.change(|state| state.end(self.concurrency.bytes()));
     }
 }
 
@@ -255,14 +255,14 @@ mod tests {
     const WRITE: u8 = 0x0A;
     const REWIND: u8 = 0x01;
 
-    fn of(opcode: u8, client: u64) -> Company {
-        Company::of(Order::Kept, TAPE, opcode, (client, 1000))
+    fn of(opcode: u8, client: u64) -> Concurrency {
+        Concurrency::of(Order::Kept, TAPE, opcode, (client, 1000))
     }
 
     type Waiting = std::pin::Pin<Box<dyn Future<Output = Turn>>>;
 
-    fn wait(turns: &Turns, company: Company) -> Waiting {
-        Box::pin(turns.enter().turn(company))
+    fn wait(turns: &Turns, concurrency: Concurrency) -> Waiting {
+        Box::pin(turns.enter().turn(concurrency))
     }
 
     /// Who of those that wait has its turn now.
@@ -330,7 +330,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&count));
         let woken = || count.0.load(Ordering::Relaxed);
         let turns = Turns::default();
-        let alone = wait(&turns, Company::Alone).now_or_never();
+        let alone = wait(&turns, Concurrency::Alone).now_or_never();
         let mut waiting = wait(&turns, of(READ, 1));
         for _ in 0..3 {
             assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -348,7 +348,7 @@ mod tests {
         let begun = begun(&mut all);
         assert_eq!(begun.iter().filter(|turn| turn.is_some()).count(), COMMANDS_MAX);
         drop((begun, all));
-        let large = Company::of(Order::Kept, TAPE, READ, (1, u32::MAX));
+        let large = Concurrency::of(Order::Kept, TAPE, READ, (1, u32::MAX));
         let only = wait(&turns, large).now_or_never();
         assert!(only.is_some() && wait(&turns, of(READ, 1)).now_or_never().is_none());
     }
@@ -356,10 +356,10 @@ mod tests {
     #[test]
     fn place_that_is_left_is_free_and_a_question_of_ours_comes_first() {
         let turns = Turns::default();
-        let alone = wait(&turns, Company::Alone).now_or_never();
+        let alone = wait(&turns, Concurrency::Alone).now_or_never();
         let left = turns.enter();
         let mut second = wait(&turns, of(READ, 1));
-        let mut ours = Box::pin(turns.enter_first().turn(Company::Alone));
+        let mut ours = Box::pin(turns.enter_first().turn(Concurrency::Alone));
         drop(alone);
         assert!((&mut second).now_or_never().is_none());
         let asked = (&mut ours).now_or_never();
@@ -369,9 +369,10 @@ mod tests {
     }
 
     #[test]
-    fn company_follows_from_device_and_order() {
-        let alone =
-            |order, class, opcode| Company::of(order, class, opcode, (1, 0)) == Company::Alone;
+    fn concurrency_follows_from_device_and_order() {
+        let alone = |order, class, opcode| {
+            Concurrency::of(order, class, opcode, (1, 0)) == Concurrency::Alone
+        };
         let (disk, disc) = (DeviceClass::Disk, DeviceClass::Optical);
         for opcode in [READ, WRITE] {
             assert!(alone(Order::Single, TAPE, opcode) && alone(Order::Lost, TAPE, opcode));
@@ -382,8 +383,8 @@ mod tests {
         for class in [disk, disc] {
             assert!(!alone(Order::Lost, class, 0x28) && alone(Order::Lost, class, 0x2A));
             let [read, write] =
-                [0x28, 0x2A].map(|code| Company::of(Order::Kept, class, code, (1, 0)));
-            assert!(read == write && read != Company::Alone);
+                [0x28, 0x2A].map(|code| Concurrency::of(Order::Kept, class, code, (1, 0)));
+            assert!(read == write && read != Concurrency::Alone);
         }
         assert_ne!(of(READ, 1), of(WRITE, 1));
         assert_ne!(of(READ, 1), of(READ, 2));

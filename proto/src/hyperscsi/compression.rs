@@ -122,14 +122,14 @@ impl Compression {
 
 /// A codec for tests: runs of one byte.
 #[cfg(any(test, feature = "invariants"))]
-pub(super) mod runs {
+pub(super) mod run_length {
     use super::{Algorithm, Codec, Codecs};
 
     /// A byte, and how often.
     #[derive(Debug)]
-    struct Runs;
+    struct RunLength;
 
-    impl Codec for Runs {
+    impl Codec for RunLength {
         fn algorithm(&self) -> Algorithm {
             Algorithm::Lz4
         }
@@ -158,7 +158,7 @@ pub(super) mod runs {
     }
 
     /// It alone.
-    pub(in crate::hyperscsi) static CODECS: Codecs = &[&Runs];
+    pub(in crate::hyperscsi) static CODECS: Codecs = &[&RunLength];
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn compression() -> Compression {
-        Compression::agreed(runs::CODECS, bits(runs::CODECS))
+        Compression::agreed(run_length::CODECS, bits(run_length::CODECS))
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         for (len, is_taken) in [(LEN_MAX, true), (LEN_MAX + 1, false)] {
             let data = Bytes::from(vec![1; len]);
             assert_eq!(compression().compress(data.clone()).0 != 0, is_taken);
-            let sent = runs::CODECS[0].compress(&data, len).unwrap();
+            let sent = run_length::CODECS[0].compress(&data, len).unwrap();
             let restored = compression().restore(1, sent.into(), len as u32);
             assert_eq!(restored.is_some(), is_taken);
         }

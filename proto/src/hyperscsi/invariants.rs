@@ -9,7 +9,7 @@ use super::codec::{
     AckFrame, Fragment, HEADER_LEN, Header, Options, Start, read_reply, read_request,
 };
 use super::command::{Command, Device, Handle, Level, Reply, TaskAttribute};
-use super::compression::{Compression, runs};
+use super::compression::{Compression, run_length};
 use super::{
     Address, Client, ClientEvent, Config, DATA_MAX, Endpoint, Fill, LinkId, PORT, Remote,
     SITE_KEY_LEN, Server, ServerEvent, SiteKey,
@@ -41,7 +41,7 @@ pub fn packet(bytes: &[u8]) {
     }
     let _ = Start::parse(bytes);
     let _ = super::codec::read_devices(bytes);
-    let compression = Compression::agreed(runs::CODECS, 1);
+    let compression = Compression::agreed(run_length::CODECS, 1);
     let message = Bytes::copy_from_slice(bytes);
     if let Some(command) = read_request(message.clone(), (Handle(0), 0), DATA_MAX, &compression) {
         assert!(command.data_out.len() <= DATA_MAX as usize);
@@ -86,7 +86,7 @@ pub fn machines(new_cipher: NewCipher, script: &[u8]) {
     let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
     let config = |who| {
         let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), new_cipher);
-        Config { credit: 65536, paths: 2, codecs: runs::CODECS, ..config }
+        Config { credit: 65536, paths: 2, codecs: run_length::CODECS, ..config }
     };
     let mut now = Time::from_origin(Duration::from_secs(100));
     let remote = Remote { endpoint: endpoint(PORT), pin: None };

@@ -97,12 +97,12 @@ struct Simulation {
     moves: usize,
     is_calm: bool,
     /// What has happened to whole gateways, with all that they hold in other groups.
-    happened: Vec<(usize, Accident)>,
+    happened: Vec<(usize, Fault)>,
 }
 
 /// What may happen to a gateway.
 #[derive(Clone, Copy, Debug)]
-enum Accident {
+enum Fault {
     /// It stands still until then.
     Pause(u64),
     /// It ends, and another life of it begins.
@@ -220,9 +220,9 @@ impl Simulation {
         match self.random.below(4000) {
             0 | 1 => {
                 let until = now + self.random.below(4000);
-                self.happens(at, Accident::Pause(until));
+                self.happens(at, Fault::Pause(until));
             }
-            2 => self.happens(at, Accident::Restart),
+            2 => self.happens(at, Fault::Restart),
             3 => self.gateways[at].lease.move_on(time),
             4..20 if self.gateways[at].asked.is_none() => {
                 let base = self.gateways[at].lease.record().units.get(UNIT).cloned();
@@ -236,15 +236,15 @@ impl Simulation {
     }
 
     /// Something happens to a gateway, here and in its other groups.
-    fn happens(&mut self, at: usize, accident: Accident) {
-        self.happened.push((at, accident));
-        self.suffers(at, accident);
+    fn happens(&mut self, at: usize, fault: Fault) {
+        self.happened.push((at, fault));
+        self.suffers(at, fault);
     }
 
-    fn suffers(&mut self, at: usize, accident: Accident) {
-        match accident {
-            Accident::Pause(until) => self.gateways[at].paused_until = until,
-            Accident::Restart => self.restart(at),
+    fn suffers(&mut self, at: usize, fault: Fault) {
+        match fault {
+            Fault::Pause(until) => self.gateways[at].paused_until = until,
+            Fault::Restart => self.restart(at),
         }
     }
 
@@ -293,7 +293,7 @@ impl Simulation {
         }
         if self.world.fences {
             let victim = self.gateways.iter().position(|it| it.name == former.gateway);
-            victim.into_iter().for_each(|victim| self.happens(victim, Accident::Restart));
+            victim.into_iter().for_each(|victim| self.happens(victim, Fault::Restart));
         }
         self.shut_out.extend(former.address.clone());
         true

@@ -63,13 +63,13 @@ async fn needed(config: &Config) -> Outcome<Option<Needed>> {
         ListenAt::Iscsi(_) => None,
     });
     let places: Vec<_> = places.cloned().collect();
-    if places.is_empty() && !config.compression.is_none() {
+    if places.is_empty() {
         let what = "compression is of HyperSCSI, by which nothing is served here";
         let hint = "leave compression out, or listen on hyperscsi://ADDR or hseth://INTERFACE";
-        return Err(Failure::usage(what).hint(hint));
-    }
-    if places.is_empty() {
-        return Ok(None);
+        return match config.compression.is_none() {
+            true => Ok(None),
+            false => Err(Failure::usage(what).hint(hint)),
+        };
     }
     let (Some(identity), Some(site_key)) = (config.identity.clone(), config.site_key.clone())
     else {

@@ -6,7 +6,7 @@ use tokio::task::yield_now;
 
 use super::super::scsi::{Answer, NotOpen, Pending as Work, UnitError};
 use super::*;
-use crate::scsi_device::Company;
+use crate::scsi_device::Concurrency;
 
 /// What a unit does with a command.
 enum Act {
@@ -230,11 +230,11 @@ fn request(code: u8, data: DeviceData) -> DeviceRequest {
 /// Has a command carried out when it is its turn, beside others of its kind.
 fn execute(tape: &Arc<PassedUnit>, request: DeviceRequest) -> impl Future<Output = Ended> + use<> {
     let bytes = (7, length(&request.data));
-    let company = Company::of(tape.order(), DeviceClass::Tape, request.block[0], bytes);
+    let concurrency = Concurrency::of(tape.order(), DeviceClass::Tape, request.block[0], bytes);
     let place = tape.turns().enter();
     let tape = Arc::clone(tape);
     async move {
-        let turn = place.turn(company).await;
+        let turn = place.turn(concurrency).await;
         tape.execute(turn, request).await
     }
 }

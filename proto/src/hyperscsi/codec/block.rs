@@ -201,7 +201,7 @@ impl TaskRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hyperscsi::compression::runs;
+    use crate::hyperscsi::compression::run_length;
 
     #[test]
     fn command_read_after_writing_is_the_same() {
@@ -228,7 +228,7 @@ mod tests {
     /// What is compressed to few bytes is still not longer than was agreed on.
     #[test]
     fn compressed_data_are_restored_up_to_the_agreed_length() {
-        let mut agreed = Compression::agreed(runs::CODECS, 1);
+        let mut agreed = Compression::agreed(run_length::CODECS, 1);
         let data = Bytes::from(vec![7; 5000]);
         let command = Command {
             device: Handle(3),

@@ -14,7 +14,7 @@ use super::super::Core;
 use super::PassThroughDevice;
 use crate::log_limiter::Permit;
 use crate::scsi_device::{
-    Company, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Place, Turn,
+    Concurrency, DeviceAnswer, DeviceData, DeviceFailure, DeviceRequest, Place, Turn,
 };
 
 /// The additional sense code of any reset.
@@ -89,13 +89,13 @@ impl Core {
                 // The sender is ours: it is there as long as this.
                 let _ = abort.unless(resets.wait_for(|under_way| *under_way == 0)).await?;
             }
-            let company = match passed.was_reset.load(Ordering::Acquire) {
-                true => Company::Alone,
-                false => company(passed, caller, request),
+            let concurrency = match passed.was_reset.load(Ordering::Acquire) {
+                true => Concurrency::Alone,
+                false => concurrency(passed, caller, request),
             };
-            let turn = abort.unless(place.turn(company)).await?;
+            let turn = abort.unless(place.turn(concurrency)).await?;
             let is_reset = passed.was_reset.load(Ordering::Acquire);
-            if *resets.borrow() == 0 && (!is_reset || company == Company::Alone) {
+            if *resets.borrow() == 0 && (!is_reset || concurrency == Concurrency::Alone) {
                 return Ok(turn);
             }
             place = turn.back();
@@ -220,14 +220,14 @@ impl Core {
 }
 
 /// With which others a command may have its turn: with those of its client that read or write as it does.
-fn company(passed: &PassThroughDevice, caller: Caller, request: &DeviceRequest) -> Company {
+fn concurrency(passed: &PassThroughDevice, caller: Caller, request: &DeviceRequest) -> Concurrency {
     let bytes = match &request.data {
         DeviceData::None => 0,
         DeviceData::In(room) => *room,
         DeviceData::Out(data) => data.len() as u32,
     };
     let order = passed.device.order();
-    caller.nexus.map_or(Company::Alone, |Nexus(client)| {
-        Company::of(order, passed.class, request.block[0], (client, bytes))
+    caller.nexus.map_or(Concurrency::Alone, |Nexus(client)| {
+        Concurrency::of(order, passed.class, request.block[0], (client, bytes))
     })
 }
