@@ -8,17 +8,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use super::SEEN_WITHIN;
 use super::driver::{Request, tell};
 use super::store::RecordStore;
 use crate::failure::{Failure, OrFail as _, Outcome};
 
 /// How long the files of a cluster may take to say who is there.
-const SEEN_WITHIN: Duration = Duration::from_secs(5);
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Another gateway is looked for during this part of a lease, in which it looks at the record several times.
-const LOOKED_FOR: u32 = 3;
-
-/// How often it is looked for in a lease.
+/// How often another gateway is looked for in a lease.
 const LOOKS: u32 = 40;
 
 /// See the module.
@@ -68,16 +66,17 @@ impl Mover {
         format!("the volumes{}", of.unwrap_or_default())
     }
 
-    /// Whether another gateway looks at the record now.
+    /// Whether another gateway looks at the record now. It does so several times in a lease, and rarely where what has the record
+    /// is slow: only one that is not there is waited for that long.
     async fn is_another_there(&self) -> Outcome<bool> {
         let look = || async {
             let store = Arc::clone(&self.store);
-            let seen = timeout(SEEN_WITHIN, spawn_blocking(move || store.others_seen())).await;
+            let seen = timeout(TOLD_WITHIN, spawn_blocking(move || store.others_seen())).await;
             let what = || "cannot look for another gateway".to_owned();
             seen.or_fail(what)?.or_fail(what)?.or_fail(what)
         };
         let (before, began) = (look().await?, Instant::now());
-        while began.elapsed() < self.lease / LOOKED_FOR {
+        while began.elapsed() < self.lease.max(SEEN_WITHIN) {
             sleep(self.lease / LOOKS).await;
             if look().await? != before {
                 return Ok(true);
