@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::driver::{Driver, Request, tell};
 use super::fence::Fences;
+use super::membership::Membership;
 use super::mover::Mover;
 use super::observer::{GroupObserver, Published};
 use super::reservations::UnitReservations;
@@ -27,6 +28,7 @@ pub struct Group {
     /// How it is called where there are others.
     name: Option<GroupName>,
     store: Arc<dyn RecordStore>,
+    membership: Membership,
     /// By which it comes to the media, if those are in a storage that can shut it out.
     client: CurrentClient,
     requests: mpsc::Sender<Request>,
@@ -45,7 +47,7 @@ impl Group {
         name: &GroupName,
         is_alone: bool,
         settings: Settings,
-        (store, fences): (Arc<dyn RecordStore>, Fences),
+        (store, membership, fences): (Arc<dyn RecordStore>, Membership, Fences),
     ) -> Self {
         let (requests, asked) = mpsc::channel(64);
         let permit = Arc::<MediumPermit>::default();
@@ -59,6 +61,7 @@ impl Group {
             lease,
             name: (!is_alone).then(|| name.clone()),
             store,
+            membership,
             client,
             requests,
             roles,
@@ -67,6 +70,12 @@ impl Group {
             take_over_log: Arc::new(LineLimiter::of_retries()),
             driver: Some(driver),
         }
+    }
+
+    /// What tells whether the volumes are in this group at all gateways.
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        self.membership.clone()
     }
 
     /// What opens the media for a gateway that takes over.

@@ -1,11 +1,17 @@
 //! Which unit is in which group of volumes, as all gateways of a cluster have it.
 //!
 //! A unit that is in one group at one gateway and in another one elsewhere would have two leases: two gateways could use it at
-//! once, and neither would know of the reservations that were made by the other. So the first gateway with groups writes down
-//! which units are in which, and one that starts with a unit in another group ends at its start, unless nobody can be using
-//! the unit by its former group: nobody holds that lease, and no other gateway looks at its record.
+//! once, and neither would know of the reservations that were made by the other. So all gateways write down which units are in
+//! which group, and two rules hold:
+//!
+//! - A gateway that starts with a unit in another group first lists it in both, then sees that nobody can be using it by the
+//!   former one (nobody holds that lease, no other gateway looks at its record), and only then takes it off there.
+//! - A gateway that has taken a lease reads the list before it opens a unit. One that is not listed in its group it does not open;
+//!   one that is about to leave the group stays in it.
+//!
+//! The lease is written before the list is read here, and the list before the lease is read there: one of the two sees the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -20,6 +26,9 @@ use crate::target::lun::is_anybody_registered;
 /// How often another gateway is looked for in the time that is waited for one.
 const LOOKS: u32 = 20;
 
+const CANNOT_LIST: fn() -> String =
+    || "cannot read which volume of the cluster is in which group".to_owned();
+
 const CANNOT_TELL: fn() -> String =
     || "cannot tell whether another gateway uses the volume".to_owned();
 
@@ -27,7 +36,7 @@ const CANNOT_TELL: fn() -> String =
 pub(super) type Units = BTreeMap<String, GroupName>;
 
 /// Where a gateway finds what others have.
-pub(super) trait Records {
+pub(super) trait Records: Send + Sync {
     /// The record with the groups of all units, to be read.
     fn membership(&self) -> io::Result<Option<Record>>;
 
@@ -62,72 +71,130 @@ impl Moved {
     }
 }
 
-/// The units of `mine` that are in another group at the other gateways, as `found` says. A group of which there never was a
-/// record is nobody's.
+/// The groups of each unit that is listed: one, or more while it changes its group.
+type Listed = BTreeMap<String, BTreeSet<GroupName>>;
+
+/// The units of `mine` that are in another group at the other gateways, as `found` says, and may be used by that. A group of
+/// which there never was a record is nobody's.
 pub(super) fn moved(
-    records: &impl Records,
+    records: &dyn Records,
     found: Option<&Record>,
     mine: &Units,
 ) -> Outcome<Vec<Moved>> {
-    let listed = found.map(units_of).transpose()?;
-    let from = |unit: &String| match &listed {
-        // A unit that nobody has listed is a new one.
-        Some(listed) => listed.get(unit).cloned(),
-        // There never were groups.
-        None => Some(GroupName::default()),
-    };
+    let mut all = moves(&listed_in(found, mine)?, mine);
     let mut used: BTreeMap<GroupName, bool> = BTreeMap::new();
-    let mut all = Vec::new();
-    for (unit, to) in mine {
-        let Some(from) = from(unit).filter(|from| from != to) else { continue };
-        if !used.contains_key(&from) {
-            let store = records.look(&from).or_fail(CANNOT_TELL)?;
+    for Moved { from, .. } in &all {
+        if !used.contains_key(from) {
+            let store = records.look(from).or_fail(CANNOT_TELL)?;
             let record = store.map_or(Ok(None), |store| store.read()).or_fail(CANNOT_TELL)?;
             used.insert(from.clone(), record.is_some());
         }
-        if used[&from] {
-            all.push(Moved { unit: unit.clone(), from, to: to.clone() });
-        }
     }
+    all.retain(|moved| used[&moved.from]);
     Ok(all)
 }
 
 /// Has all gateways know the groups of `mine`, or fails because they have others. It may wait for `patience`, in which a
 /// gateway that runs gives a sign of life.
-pub(super) fn settle(records: &impl Records, mine: &Units, patience: Duration) -> Outcome {
-    let what = || "cannot read which volume of the cluster is in which group".to_owned();
-    let has_groups = mine.values().any(|group| !group.is_default());
+pub(super) fn settle(records: &dyn Records, mine: &Units, patience: Duration) -> Outcome {
     loop {
-        let found = records.membership().or_fail(what)?;
-        if found.is_none() && !has_groups {
-            return Ok(());
-        }
-        let moved = moved(records, found.as_ref(), mine)?;
-        refuse_unless_free(records, &moved, patience)?;
-        let known = found.clone().unwrap_or_default();
-        let mut listed = found.as_ref().map(units_of).transpose()?.unwrap_or_default();
-        let before = listed.clone();
-        listed.extend(mine.clone());
-        if listed == before {
-            return Ok(());
-        }
-        let next = record_of(&listed, known.version + 1);
-        if !records.replace_membership(&next).or_fail(what)? {
+        let found = records.membership().or_fail(CANNOT_LIST)?;
+        let before = listed_in(found.as_ref(), mine)?;
+        let moves = moves(&before, mine);
+        let both = with(&before, mine);
+        let version = found.as_ref().map_or(0, |found| found.version);
+        let is_listed = found.is_some() && before == both;
+        if !is_listed && !replace(records, &both, version + 1)? {
             continue;
         }
-        // One that has started meanwhile has read what was there before.
-        if let Err(why) = refuse_unless_free(records, &moved, patience) {
-            let before = moved.into_iter().map(|moved| (moved.unit, moved.from)).chain(before);
-            let undone = record_of(&before.collect(), next.version + 1);
-            records.replace_membership(&undone).or_fail(what)?;
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let version = if is_listed { version } else { version + 1 };
+        if let Err(why) = refuse_unless_free(records, &moves, patience) {
+            // It may stay listed in both: the next gateway that takes the lease takes it off here.
+            let _ = replace(records, &before, version + 1);
             return Err(why);
         }
-        return Ok(());
+        if replace(records, &only(&both, mine), version + 1)? {
+            return Ok(());
+        }
     }
 }
 
+/// The units of one group, and where it is written down that they are in it.
+#[derive(Clone)]
+pub struct Membership {
+    records: Arc<dyn Records>,
+    mine: Arc<Units>,
+}
+
+impl Membership {
+    pub(super) fn new(records: Arc<dyn Records>, group: &GroupName, units: &Units) -> Self {
+        let mine = units.iter().filter(|(_, of)| *of == group);
+        let mine = mine.map(|(unit, of)| (unit.clone(), of.clone())).collect();
+        Self { records, mine: Arc::new(mine) }
+    }
+
+    /// What a gateway that has taken the lease of the group asks before it opens the units: whether all other gateways have them
+    /// in this group. None of them changes that any more. It may wait for where the list is.
+    pub fn confirm(&self) -> Outcome {
+        confirm(&*self.records, &self.mine)
+    }
+}
+
+/// What a gateway asks that has taken the lease of the group of `mine`, before it opens them: whether all other gateways have
+/// these units in that group. None of them changes that any more.
+fn confirm(records: &dyn Records, mine: &Units) -> Outcome {
+    loop {
+        let Some(found) = records.membership().or_fail(CANNOT_LIST)? else {
+            return Err(Failure::new(CANNOT_LIST()).because("it is not there any more"));
+        };
+        let listed = listed_in(Some(&found), mine)?;
+        let is_elsewhere = |moved: &Moved| !listed[&moved.unit].contains(&moved.to);
+        if let Some(moved) = moves(&listed, mine).into_iter().find(is_elsewhere) {
+            return Err(moved.failure("another gateway has started with that".to_owned()));
+        }
+        let confirmed = only(&listed, mine);
+        if listed == confirmed || replace(records, &confirmed, found.version + 1)? {
+            return Ok(());
+        }
+    }
+}
+
+fn replace(records: &dyn Records, listed: &Listed, version: u64) -> Outcome<bool> {
+    records.replace_membership(&record_of(listed, version)).or_fail(CANNOT_LIST)
+}
+
+/// Each other group that a unit of `mine` is listed in.
+fn moves(listed: &Listed, mine: &Units) -> Vec<Moved> {
+    let of = |(unit, to): (&String, &GroupName)| {
+        let others = listed.get(unit).into_iter().flatten().filter(|from| *from != to);
+        let moved =
+            |from: &GroupName| Moved { unit: unit.clone(), from: from.clone(), to: to.clone() };
+        others.map(moved).collect::<Vec<_>>()
+    };
+    mine.iter().flat_map(of).collect()
+}
+
+/// Each unit of `mine` in its group too.
+fn with(listed: &Listed, mine: &Units) -> Listed {
+    let mut all = listed.clone();
+    for (unit, group) in mine {
+        all.entry(unit.clone()).or_default().insert(group.clone());
+    }
+    all
+}
+
+/// Each unit of `mine` in its group alone.
+fn only(listed: &Listed, mine: &Units) -> Listed {
+    let mut all = listed.clone();
+    all.extend(mine.iter().map(|(unit, group)| (unit.clone(), [group.clone()].into())));
+    all
+}
+
 /// Refuses it where somebody may be using a unit by the group that it was in.
-fn refuse_unless_free(records: &impl Records, moved: &[Moved], patience: Duration) -> Outcome {
+fn refuse_unless_free(records: &dyn Records, moved: &[Moved], patience: Duration) -> Outcome {
     let what = CANNOT_TELL;
     let mut watched: Vec<(&Moved, Arc<dyn RecordStore>, Signs)> = Vec::new();
     for moved in moved {
@@ -170,9 +237,10 @@ fn refuse_registered(moved: &Moved, record: &Record) -> Outcome {
 }
 
 /// A line for each unit, in the place of an image of its group.
-fn record_of(units: &Units, version: u64) -> Record {
+fn record_of(listed: &Listed, version: u64) -> Record {
     let mut groups: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    for (unit, group) in units {
+    for (unit, group) in listed.iter().flat_map(|(unit, all)| all.iter().map(move |it| (unit, it)))
+    {
         let lines = groups.entry(group.to_string()).or_default();
         lines.extend(unit.as_bytes());
         lines.push(b'\n');
@@ -180,15 +248,22 @@ fn record_of(units: &Units, version: u64) -> Record {
     Record { version, units: groups, ..Record::default() }
 }
 
-fn units_of(record: &Record) -> Outcome<Units> {
+/// A unit that is not in the list is a new one. Before there is a list all are in the group that has no name: gateways of a
+/// release without groups may be using them.
+fn listed_in(found: Option<&Record>, mine: &Units) -> Outcome<Listed> {
+    let Some(record) = found else {
+        return Ok(mine.keys().map(|unit| (unit.clone(), [GroupName::default()].into())).collect());
+    };
     let damaged = || Failure::new("the record with the groups of the cluster makes no sense");
-    let mut units = Units::new();
+    let mut listed = Listed::new();
     for (group, lines) in &record.units {
         let group: GroupName = group.parse().map_err(|_| damaged())?;
         let lines = str::from_utf8(lines).map_err(|_| damaged())?;
-        units.extend(lines.lines().map(|unit| (unit.to_owned(), group.clone())));
+        for unit in lines.lines() {
+            listed.entry(unit.to_owned()).or_default().insert(group.clone());
+        }
     }
-    Ok(units)
+    Ok(listed)
 }
 
 #[cfg(test)]
@@ -224,13 +299,6 @@ mod tests {
     fn held() -> Record {
         let holder = Some(Holder { gateway: "b".parse().unwrap(), incarnation: 1 });
         Record { holder, ..Record::default() }
-    }
-
-    #[test]
-    fn cluster_without_groups_writes_nothing_down() {
-        let home = tempfile::tempdir().unwrap();
-        settled(&gateway(home.path(), "a"), &[("t/0", "default")]).unwrap();
-        assert_eq!(home.path().read_dir().unwrap().count(), 0);
     }
 
     #[test]
@@ -287,7 +355,54 @@ mod tests {
                 "{why}"
             );
         });
-        assert_eq!(gateway(home.path(), "a").membership().unwrap(), None);
+        let a = gateway(home.path(), "a");
+        let listed = listed_in(a.membership().unwrap().as_ref(), &Units::new()).unwrap();
+        assert_eq!(listed["t/0"], ["default".parse().unwrap()].into());
+    }
+
+    fn confirmed(places: &Places, groups: &[(&str, &str)]) -> Result<(), String> {
+        confirm(places, &units(groups)).map_err(|why| why.to_string())
+    }
+
+    /// As two do that are started in the same moment, neither of which has a lease yet.
+    #[test]
+    fn of_two_gateways_with_different_groups_one_may_open_the_unit() {
+        let home = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| gateway(home.path(), name));
+        settled(&a, &[("t/0", "web"), ("u/0", "web")]).unwrap();
+        settled(&b, &[("t/0", "db")]).unwrap();
+        let why = confirmed(&a, &[("t/0", "web"), ("u/0", "web")]).unwrap_err();
+        assert!(why.contains("unit t/0 is in the group web here, and in the group db"), "{why}");
+        confirmed(&b, &[("t/0", "db")]).unwrap();
+        confirmed(&a, &[("u/0", "web")]).unwrap();
+    }
+
+    /// The other one has listed it in both groups, and has not seen yet that nobody uses it by the first one.
+    #[test]
+    fn unit_stays_in_the_group_whose_lease_is_taken_while_it_changes_its_group() {
+        let home = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| gateway(home.path(), name));
+        let web = [("t/0", "web")];
+        settled(&a, &web).unwrap();
+        let found = a.membership().unwrap().unwrap();
+        let both = with(&listed_in(Some(&found), &Units::new()).unwrap(), &units(&[("t/0", "db")]));
+        assert!(replace(&b, &both, found.version + 1).unwrap());
+        confirmed(&a, &web).unwrap();
+        let last = only(&both, &units(&[("t/0", "db")]));
+        assert!(!replace(&b, &last, found.version + 2).unwrap(), "it may not go on by that");
+        confirmed(&b, &[("t/0", "db")]).unwrap_err();
+        record(home.path(), "web", &held());
+        let why = settled(&b, &[("t/0", "db")]).unwrap_err();
+        assert!(why.contains("b has the lease of the group web"), "{why}");
+        confirmed(&a, &web).unwrap();
+    }
+
+    /// As on a machine where the file system of the cluster is mounted no more.
+    #[test]
+    fn unit_is_not_opened_where_nothing_is_listed() {
+        let home = tempfile::tempdir().unwrap();
+        let why = confirmed(&gateway(home.path(), "a"), &[("t/0", "default")]).unwrap_err();
+        assert!(why.contains("it is not there any more"), "{why}");
     }
 
     #[test]

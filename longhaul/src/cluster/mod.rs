@@ -16,6 +16,7 @@ mod store;
 mod survey;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -25,6 +26,7 @@ use proto::time::Time;
 use self::fence::Fences;
 use self::group::unit;
 pub use self::group::{Group, Media, Reporter};
+pub use self::membership::Membership;
 use self::membership::{Units, settle};
 pub use self::mover::Mover;
 pub use self::observer::Observer;
@@ -35,7 +37,7 @@ use crate::config::{ClusterOptions, Config, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::target::lun::{Disk, Shared, since_boot};
 
-/// For how long another gateway is looked for at least, where one that runs would use a volume too.
+/// For how long another gateway is looked for at least, before it is taken for one that is not there.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The part of this gateway in its cluster.
@@ -51,11 +53,12 @@ impl Cluster {
         let random = || "cannot name this life of the gateway".to_owned();
         // One for all groups: what ends it ends it for all of them.
         let incarnation = getrandom::u64().or_fail(random)? | 1;
-        let (places, names) = (Places::open(&options)?, config.groups());
+        let (places, names) = (Arc::new(Places::open(&options)?), config.groups());
         if let Some(first) = names.first() {
             places.try_rights(first)?;
         }
-        settle(&places, &units(config), options.lease.max(SEEN_WITHIN))?;
+        let units = units(config);
+        settle(&*places, &units, options.lease.max(SEEN_WITHIN))?;
         let fences = Fences::new(&options);
         let mut groups = BTreeMap::new();
         for name in &names {
@@ -68,7 +71,9 @@ impl Cluster {
                 is_preferred: options.prefers.contains(name),
             };
             let is_alone = names.len() == 1;
-            let group = Group::new(name, is_alone, settings, (store, fences.with(blocklist)));
+            let membership = Membership::new(Arc::clone(&places) as _, name, &units);
+            let stores = (store, membership, fences.with(blocklist));
+            let group = Group::new(name, is_alone, settings, stores);
             groups.insert(name.clone(), group);
         }
         Ok(Some(Self { options, groups }))

@@ -66,9 +66,13 @@ impl Pair {
         self
     }
 
-    /// The newest record of a group.
     fn record_of(&self, group: &str) -> Record {
-        let directory = self.home.path().join(format!("record/group-{group}"));
+        self.newest(&format!("group-{group}"))
+    }
+
+    /// The newest record in a directory of the shared one.
+    fn newest(&self, directory: &str) -> Record {
+        let directory = self.home.path().join("record").join(directory);
         loop {
             let names = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
             let is_record = |path: &PathBuf| path.to_string_lossy().contains("/record-0");
@@ -204,6 +208,33 @@ fn gateway_with_another_group_for_a_volume_ends_at_its_start() {
     // The other one has the configuration of before still.
     let (said, code) = pair.serve(0);
     assert!(code == Some(1) && said.contains("b has the lease of the group web"), "{said}");
+    pair.end();
+}
+
+/// As by a second gateway that is started in the same moment with another group, before either has a lease: the one that has
+/// the lease of a group where the volume is no more leaves the volume alone.
+#[test]
+fn gateway_opens_no_volume_that_is_listed_in_another_group() {
+    let mut pair = of_two_groups([1, 2]);
+    pair.start(0);
+    pair.until_group(0, "web", "active");
+    pair.start(1);
+    let mut list = pair.newest("groups");
+    let (unit, version) = (format!("{TARGET}/0"), list.version + 1);
+    assert_eq!(list.units["web"], format!("{unit}\n").into_bytes());
+    let other = list.units.remove("web").unwrap();
+    list = Record { version, units: [("other".to_owned(), other)].into(), ..list };
+    let file = pair.home.path().join(format!("record/groups/record-{version:020}"));
+    fs::write(file, list.encode()).unwrap();
+    pair.kill(0);
+    pair.until_group(1, "db", "active");
+    // It takes the lease, and gives it back as one that cannot open the volume.
+    let last = Instant::now() + PATIENCE;
+    while pair.record_of("web").left_by.is_none_or(|gateway| gateway.as_str() != "b") {
+        assert!(Instant::now() < last, "it keeps the lease: {}", pair.ask(1, &["show"]));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(refusal(&mut session(pair.address(1), HOST)), STANDBY);
     pair.end();
 }
 

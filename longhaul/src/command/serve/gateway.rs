@@ -21,7 +21,7 @@ use super::{
     Remembered, blocking, discard, open_options, open_with, policy, served_before, unless_stopped,
 };
 use crate::chain::{self, Chain, OpenOptions};
-use crate::cluster::{Cluster, Group, Media, Mover, Reporter, RoleChanges};
+use crate::cluster::{Cluster, Group, Media, Membership, Mover, Reporter, RoleChanges};
 use crate::config::{Config, Served};
 use crate::control::Request;
 use crate::failure::{Failure, OrFail as _, Outcome};
@@ -90,6 +90,7 @@ struct Opening {
     stop: Stop,
     role: watch::Receiver<Role>,
     reporter: Reporter,
+    membership: Membership,
     media: Media,
     /// It is tried many times.
     log_limiter: Arc<LineLimiter>,
@@ -147,6 +148,8 @@ impl Opening {
 
     /// All of them, or none; then why each that failed did.
     async fn open_all(&self) -> Result<Vec<Chain>, Vec<Failure>> {
+        let membership = self.membership.clone();
+        blocking(move || membership.confirm()).await.map_err(|why| vec![why])?;
         let state = self.state.as_deref();
         let served = served_before(state).await.map_err(|why| vec![why])?;
         let open = |volume: Served| {
@@ -285,6 +288,7 @@ impl Live {
             stop: self.stop.clone(),
             role: its.roles(),
             reporter: its.reporter(),
+            membership: its.membership(),
             media: its.media(),
             log_limiter: its.take_over_log(),
         };
