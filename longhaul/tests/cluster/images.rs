@@ -24,14 +24,19 @@ use crate::{
 /// The name of the object with the record.
 const OBJECT: &str = "longhaul-cluster";
 
-const FEATURES: &str = "exclusive-lock,object-map,fast-diff";
+pub(crate) const FEATURES: &str = "exclusive-lock,object-map,fast-diff";
 
 /// A pair that serves a new image of that name, and has its record in the namespace of that name.
 fn of_image(image: &str, features: &str, groups: [u16; 2]) -> Pair {
     in_cluster(Cluster::get(), image, features, groups)
 }
 
-fn in_cluster(cluster: Arc<Cluster>, image: &str, features: &str, groups: [u16; 2]) -> Pair {
+pub(crate) fn in_cluster(
+    cluster: Arc<Cluster>,
+    image: &str,
+    features: &str,
+    groups: [u16; 2],
+) -> Pair {
     cluster.ceph(&format!("rbd create --size 1M --image-feature {features} rbd/{image}"));
     let mut pair = Pair::without_fence(groups);
     let (uri, conf) = (cluster.uri(&format!("rbd/{image}")), cluster.conf());

@@ -1,6 +1,7 @@
 //! A Ceph cluster of our own, for the tests of one program. Needs root, and Debian's Ceph.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,8 +36,13 @@ impl Cluster {
 
     /// One that other tests do not use, so that it can be stopped.
     pub(crate) fn start() -> Arc<Self> {
+        Self::start_at(Ipv4Addr::new(127, 77, 0, 1))
+    }
+
+    /// The same at another address of this machine.
+    pub(crate) fn start_at(address: Ipv4Addr) -> Arc<Self> {
         let cluster = Arc::new(Self(tempfile::tempdir().unwrap()));
-        let (said, is_up) = script(&format!("up {}", cluster.0.path().display()));
+        let (said, is_up) = script(&format!("up {} {address}", cluster.0.path().display()));
         assert!(is_up, "{said}");
         cluster
     }
