@@ -2,16 +2,18 @@
 
 mod admission;
 mod session;
+mod sessions;
 mod slots;
 
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
 use admission::{Admission, Proof};
 use session::Session;
+use sessions::Sessions;
 
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood};
@@ -97,9 +99,7 @@ pub struct Server {
     config: Config,
     random: Random,
     admission: Admission,
-    sessions: BTreeMap<u32, Session>,
-    /// The connection whose packets are sent next.
-    turn: u32,
+    sessions: Sessions,
     transmits: VecDeque<Transmit>,
     events: VecDeque<ServerEvent>,
 }
@@ -114,8 +114,7 @@ impl Server {
             config,
             random,
             admission,
-            sessions: BTreeMap::new(),
-            turn: 0,
+            sessions: Sessions::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -137,10 +136,9 @@ impl Server {
             self.handle_setup(now, from, &header, body);
             return;
         }
-        let Some(session) = self.sessions.get_mut(&header.cid) else { return };
-        let random = &mut self.random;
-        let connection = ConnectionId(header.cid);
-        let arrived = session.handle_packet(now, from, &header, packet, random);
+        let (random, connection) = (&mut self.random, ConnectionId(header.cid));
+        let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, random);
+        let Some(arrived) = self.sessions.change(header.cid, handle) else { return };
         self.events.extend(arrived.map(|arrived| arrived.event(connection)));
         self.settle(header.cid);
     }
@@ -152,7 +150,7 @@ impl Server {
                 let means = (&self.config, &mut self.random, fresh);
                 self.admission.discovery(now, from, body, means)
             }
-            Opcode::Reset => self.admission.reset(body, |cid| self.sessions.contains_key(&cid)),
+            Opcode::Reset => self.admission.reset(body, |cid| self.sessions.has(cid)),
             Opcode::AdnReply => {
                 if let Some(proof) = self.admission.proof(from, header.cid, body) {
                     self.connect(now, proof);
@@ -170,7 +168,7 @@ impl Server {
     fn fresh_id(&mut self) -> u32 {
         loop {
             let id = self.random.connection_id();
-            if !self.sessions.contains_key(&id) && !self.admission.has(id) {
+            if !self.sessions.has(id) && !self.admission.has(id) {
                 return id;
             }
         }
@@ -189,7 +187,7 @@ impl Server {
     }
 
     fn make_room(&mut self) {
-        let waiting = self.sessions.iter().filter_map(|(cid, it)| Some((it.decide_by()?, *cid)));
+        let waiting = self.sessions.iter().filter_map(|(cid, it)| Some((it.decide_by()?, cid)));
         let waiting: Vec<_> = waiting.collect();
         if waiting.len() >= UNDECIDED_MAX
             && let Some((_, oldest)) = waiting.iter().min()
@@ -201,15 +199,9 @@ impl Server {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.admission.expire(now);
-        let due: Vec<u32> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.next_deadline().is_some_and(|at| at <= now))
-            .map(|(cid, _)| *cid)
-            .collect();
-        for cid in due {
-            let Some(session) = self.sessions.get_mut(&cid) else { continue };
-            session.handle_timeout(now, &self.config, &mut self.random);
+        for cid in self.sessions.due(now) {
+            let (config, random) = (&self.config, &mut self.random);
+            self.sessions.change(cid, |session| session.handle_timeout(now, config, random));
             self.settle(cid);
         }
     }
@@ -217,14 +209,13 @@ impl Server {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; it changes with every other call.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let sessions = self.sessions.values().filter_map(Session::next_deadline);
-        sessions.chain(self.admission.deadline()).min()
+        [self.sessions.next_deadline(), self.admission.deadline()].into_iter().flatten().min()
     }
 
     /// When the pace lets the next packet leave, if that is what it waits for.
     #[must_use]
     pub fn pace(&self) -> Option<Time> {
-        self.sessions.values().filter_map(Session::pace).min()
+        self.sessions.pace()
     }
 
     /// The next packet to be sent, until there is none.
@@ -236,30 +227,24 @@ impl Server {
 
     /// Sends the packets that there are to be sent, as many as are taken.
     pub fn transmit(&mut self, now: Time, outbox: &mut dyn Outbox) {
-        // Connections in a row that have nothing to send.
+        // Connections in a row that may have nothing to send.
         let mut quiet = 0;
+        let active = self.sessions.active();
         while outbox.has_room() {
             if let Some(transmit) = self.transmits.pop_front() {
                 transmit.push(outbox);
                 continue;
             }
-            let next = self.sessions.range_mut(self.turn..).next();
-            let Some((cid, session)) = next else {
-                if self.turn == 0 {
-                    return;
-                }
-                self.turn = 0;
-                continue;
-            };
-            let cid = *cid;
-            let any = session.transmit(now, TURN, outbox);
-            self.turn = cid.wrapping_add(1);
+            let Some(cid) = self.sessions.next_turn() else { break };
+            let any = self.sessions.transmit(cid, (now, TURN), outbox);
             self.settle(cid);
             quiet = if any { 0 } else { quiet + 1 };
-            if quiet >= self.sessions.len() {
-                return;
+            if quiet >= active {
+                break;
             }
         }
+        #[cfg(any(test, feature = "invariants"))]
+        self.sessions.assert_quiet(now);
     }
 
     /// The next event, until there is none.
@@ -269,14 +254,12 @@ impl Server {
 
     /// Lets a proven client use these devices.
     pub fn accept(&mut self, now: Time, connection: ConnectionId, devices: Vec<Device>) {
-        if let Some(session) = self.sessions.get_mut(&connection.0) {
-            session.accept(now, devices);
-        }
+        self.sessions.change(connection.0, |session| session.accept(now, devices));
     }
 
     /// Forgets a proven client without a word.
     pub fn refuse(&mut self, _now: Time, connection: ConnectionId) {
-        self.sessions.remove(&connection.0);
+        self.sessions.remove(connection.0);
     }
 
     /// Answers a command. Answers for connections that are over have no effect.
@@ -287,17 +270,15 @@ impl Server {
         request: Request,
         reply: Reply,
     ) {
-        if let Some(session) = self.sessions.get_mut(&connection.0) {
-            session.complete(now, request, reply);
-        }
+        self.sessions.change(connection.0, |session| session.complete(now, request, reply));
     }
 
     /// Answers a management request; without a body, that it was not understood (spec, 11).
     pub fn managed(&mut self, now: Time, connection: ConnectionId, request: Request, body: Bytes) {
-        if let Some(session) = self.sessions.get_mut(&connection.0) {
-            let body = if body.is_empty() { not_understood() } else { body };
+        let body = if body.is_empty() { not_understood() } else { body };
+        self.sessions.change(connection.0, |session| {
             session.reply(now, request, Opcode::LocalRequest, (body, Bytes::new()));
-        }
+        });
     }
 
     /// Answers a task management function.
@@ -308,53 +289,47 @@ impl Server {
         request: Request,
         response: TaskResponse,
     ) {
-        if let Some(session) = self.sessions.get_mut(&connection.0) {
-            session.reply_task(now, request, response);
-        }
+        self.sessions.change(connection.0, |session| session.reply_task(now, request, response));
     }
 
     /// Stops a client from beginning requests, or lets it go on. What has begun goes on.
     pub fn pause(&mut self, now: Time, connection: ConnectionId, paused: bool) {
-        if let Some(session) = self.sessions.get_mut(&connection.0) {
-            session.pause(now, paused);
-        }
+        self.sessions.change(connection.0, |session| session.pause(now, paused));
     }
 
     /// Bytes of answers that lie here for a connection until its client has taken them, of devices with these handles.
     #[must_use]
     pub fn unsent(&self, connection: ConnectionId, devices: Range<u16>) -> u64 {
-        self.sessions.get(&connection.0).map_or(0, |session| session.unsent(devices))
+        self.sessions.get(connection.0).map_or(0, |session| session.unsent(devices))
     }
 
     /// How the ways to a client are, while there is a connection.
     #[must_use]
     pub fn paths(&self, connection: ConnectionId) -> Vec<PathStats> {
-        self.sessions.get(&connection.0).map_or_else(Vec::new, Session::paths)
+        self.sessions.get(connection.0).map_or_else(Vec::new, Session::paths)
     }
 
     /// How data that are worth it are compressed on their way to a client.
     #[must_use]
     pub fn compression(&self, connection: ConnectionId) -> Option<Algorithm> {
-        self.sessions.get(&connection.0).and_then(Session::compression)
+        self.sessions.get(connection.0).and_then(Session::compression)
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and
     /// [`Ended::Full`] and [`Ended::Paused`], which a client is told also before it was accepted.
     pub fn close(&mut self, connection: ConnectionId, reason: Ended) {
-        if let Some(session) = self.sessions.get_mut(&connection.0) {
-            session.end(reason);
-            self.settle(connection.0);
-        }
+        self.sessions.change(connection.0, |session| session.end(reason));
+        self.settle(connection.0);
     }
 
     /// Removes a connection that is over.
     fn settle(&mut self, cid: u32) {
-        let Some(session) = self.sessions.get_mut(&cid) else { return };
-        let Some(reason) = session.ended() else { return };
+        let Some(reason) = self.sessions.get(cid).and_then(Session::ended) else { return };
         if let Some(code) = reason.code() {
-            self.transmits.extend(session.disconnect(code));
+            let told = self.sessions.change(cid, |session| session.disconnect(code));
+            self.transmits.extend(told.flatten());
         }
-        self.sessions.remove(&cid);
+        self.sessions.remove(cid);
         self.events.push_back(ServerEvent::Ended { connection: ConnectionId(cid), reason });
     }
 }

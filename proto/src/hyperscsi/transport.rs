@@ -394,6 +394,11 @@ impl Transport {
         sent > 0
     }
 
+    /// Whether there is anything to be sent, if the pace and the links let it.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.ready.is_empty() || !self.controls.is_empty()
+    }
+
     /// Sends the next packet; one of data only by links that take more.
     fn transmit_one(&mut self, now: Time, outbox: &mut dyn Outbox) -> Option<u64> {
         if self.ended.is_some() {

@@ -134,6 +134,11 @@ impl Session {
         self.transport.pace()
     }
 
+    /// Whether it has packets to send, if the pace and the links let it.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.devices.is_some() && self.transport.has_unsent()
+    }
+
     pub(super) const fn ended(&self) -> Option<Ended> {
         self.transport.ended()
     }
