@@ -7,9 +7,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use host::rbd::{Access, ImageSpec, PoolSpec};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 
-use crate::common::run;
+use crate::common::{run, send_signal};
 
 /// A cluster, ended with the last test that uses it.
 pub(crate) struct Cluster(tempfile::TempDir);
@@ -94,7 +94,7 @@ impl Cluster {
     /// Stops an OSD, or lets it go on.
     pub(crate) fn signal(&self, daemon: &str, signal: Signal) {
         let pid = fs::read_to_string(self.path(&format!("{daemon}.pid"))).unwrap();
-        kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), signal).unwrap();
+        send_signal(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), signal);
     }
 }
 

@@ -78,10 +78,29 @@ impl Running {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
         // It may have ended by itself; the exit status will tell.
-        let _ = rustix::process::kill_process(pid, signal);
+        send_signal(rustix::process::Pid::from_child(&self.child), signal);
     }
+}
+
+/// Sends a process a signal. One that is stopped by it does nothing any more when this returns.
+pub(crate) fn send_signal(process: rustix::process::Pid, signal: rustix::process::Signal) {
+    let is_sent = rustix::process::kill_process(process, signal).is_ok();
+    let last = Instant::now() + PATIENCE;
+    while is_sent && signal == rustix::process::Signal::STOP && does_any_thread_run(process) {
+        assert!(Instant::now() < last, "it does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Each thread of a process stops by itself.
+fn does_any_thread_run(process: rustix::process::Pid) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    tasks.into_iter().flatten().flatten().any(|task| {
+        let status = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_some_and(|state| !"TtZX".contains(state))
+    })
 }
 
 impl Running {
