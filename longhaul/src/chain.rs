@@ -207,6 +207,8 @@ pub struct Chain {
     made: Option<PathBuf>,
     /// How many bytes of zeroes its last block was filled up with.
     padding: u64,
+    /// It goes on for a writer that is gone.
+    continues: bool,
 }
 
 /// A chain's store as it is when it has grown; nobody has been told yet.
@@ -433,7 +435,7 @@ impl Chain {
     /// Lets go of a store to which nothing was written, and which another may have reserved.
     pub async fn release(self) {
         let is_remote = self.is_remote();
-        let Self { volume, mut abilities, workers, .. } = self;
+        let Self { volume, mut abilities, workers, continues, .. } = self;
         abilities.erase = None;
         drop(volume);
         if let Some(close) = abilities.close.as_ref().filter(|_| is_remote) {
@@ -445,7 +447,7 @@ impl Chain {
         if !is_remote {
             return;
         }
-        opening::let_go(&abilities, abilities.token.as_deref()).await;
+        opening::let_go(&abilities, abilities.token.as_deref(), continues).await;
     }
 
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
@@ -555,6 +557,7 @@ async fn assemble(
         None => volume,
     };
     opened.volume = traced(name, opened.volume);
+    let continues = options.writers.continues();
     let mut with = OpenContext { uri, options, token };
     for layer in LAYERS {
         let Some(over) = layer.open(&opened, &mut with).await? else { continue };
@@ -565,7 +568,7 @@ async fn assemble(
     }
     let Opened { volume, abilities, .. } = opened;
     let (uri, made, workers) = (uri.clone(), made.keep(), std::mem::take(workers));
-    Ok(Chain { uri, volume, abilities, workers, layers, made, padding })
+    Ok(Chain { uri, volume, abilities, workers, layers, made, padding, continues })
 }
 
 /// Asks a server which targets this machine may use.

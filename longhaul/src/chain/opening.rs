@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::store::store;
+use super::store::{Store, store};
 use super::{Chain, GRACE, OpenOptions, assemble, end};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::store::abilities::{Abilities, Token};
@@ -30,6 +30,12 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
 }
 
 async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
+    let store = store(uri, &options).await?;
+    open_over(uri, store, options).await
+}
+
+/// Opens the chain over its store, which is let go of if that fails.
+pub(super) async fn open_over(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chain> {
     let (stop, limit, token) = (options.stop.clone(), options.reconnect_limit, OnceLock::new());
     // A log that is being written needs no warning.
     let warns = options.writers != Writers::Unasked && options.replays.is_none();
@@ -38,7 +44,7 @@ async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     let logs = options.replay_log.clone();
     // What is accepted is in the journal, however long an outage lasts.
     let outlasts = options.journal.as_ref().is_some_and(|journal| journal.outlasts_outages);
-    let store = store(uri, &options).await?;
+    let continues = options.writers.continues();
     let abilities = store.opened.abilities.clone();
     let mut workers = Vec::new();
     let opened = stop.unless_called(assemble(uri, store, options, &token, &mut workers)).await;
@@ -67,20 +73,24 @@ async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
             end(workers).await;
             // Where the opening has failed by itself it has given the token back.
             let token = token.get().filter(|_| opened.is_none());
-            let_go(&abilities, token.map(Arc::as_ref)).await;
+            let_go(&abilities, token.map(Arc::as_ref), continues).await;
             opened.unwrap_or_else(|| Err(ended(uri)))
         }
     }
 }
 
-/// Gives back what was reserved, which a store that is merely dropped does not do.
-pub(super) async fn let_go(store: &Abilities, token: Option<&dyn Token>) {
+/// Gives back what was reserved, which a store that is merely dropped does not do. Where it `continues` for a writer that is
+/// gone the reservation stays: by it the next one who tries knows that nobody has written since.
+pub(super) async fn let_go(store: &Abilities, token: Option<&dyn Token>, continues: bool) {
     if let Some(token) = token
         && timeout(GIVEN_BACK_WITHIN, token.give_back()).await.is_err()
     {
         tracing::warn!(
             "the target does not answer: the token of this attachment stays in the header"
         );
+    }
+    if let Some(writer) = store.writer.as_ref().filter(|_| continues) {
+        writer.keep_reserved();
     }
     if let Some(close) = &store.close {
         close.let_go().await;

@@ -346,6 +346,9 @@ pub trait OneWriter: Send + Sync {
     /// The key by which it is reserved, if the target keeps others away.
     fn reserved(&self) -> Option<u64>;
 
+    /// It stays reserved when it is let go of.
+    fn keep_reserved(&self);
+
     /// What the next process of the same attachment has to know of that.
     fn for_successor(&self) -> Option<Predecessor>;
 

@@ -225,6 +225,10 @@ impl<T: Transport> OneWriter for Disk<T> {
         self.reserved()
     }
 
+    fn keep_reserved(&self) {
+        self.keep_reserved();
+    }
+
     fn for_successor(&self) -> Option<Predecessor> {
         self.for_successor()
     }

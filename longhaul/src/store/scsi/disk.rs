@@ -271,6 +271,11 @@ impl<T: Transport> Disk<T> {
         self.connector().reservation.for_successor()
     }
 
+    /// The reservation outlasts this attachment.
+    pub fn keep_reserved(&self) {
+        self.connector().reservation.keep();
+    }
+
     /// From now on it may lack what is in the journal at `path`: the reservation outlasts this attachment, and its note names
     /// the journal.
     pub fn guard_journal(&self, path: &Path) -> io::Result<()> {

@@ -165,7 +165,7 @@ impl Reservation {
         }
     }
 
-    /// It guards a replay log of this attachment: it is not given back at the end.
+    /// It guards a replay log of this attachment, or is for the next process that goes on: it is not given back at the end.
     pub(super) fn keep(&self) {
         self.set_retention(Retention::UntilWritten);
     }
