@@ -393,6 +393,12 @@ impl Chain {
         store.probe().await.or_fail(|| format!("cannot probe {}", self.uri)).map(Some)
     }
 
+    /// The serial number of the unit that it is behind, if that has one. No round trip is made for it.
+    #[must_use]
+    pub fn unit_serial(&self) -> Option<String> {
+        self.abilities.probe.as_ref()?.inquiry().serial
+    }
+
     /// The longest write that takes one round trip.
     #[must_use]
     pub fn unsolicited(&self) -> u64 {

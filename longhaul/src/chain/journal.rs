@@ -296,17 +296,14 @@ async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcom
     let late = || format!("the header is not read within {SEEN_WITHIN:?}");
     let found = found.or_fail(late).map_err(Failure::fleeting)?;
     let luks_uuid = found.or_fail(|| format!("cannot tell whether {uri} is encrypted"))?.uuid;
-    // It fails where the connection does.
-    let info = probe.probe().await.or_fail(|| format!("cannot probe {uri}"));
-    let info = info.map_err(Failure::fleeting)?;
-    let place = probe.place();
+    let (unit, place) = (probe.inquiry(), probe.place());
     Ok(Label {
         volume: uri.to_string(),
         target: place.target,
         lun: place.lun,
-        serial: info.serial,
-        vendor: info.vendor,
-        product: info.product,
+        serial: unit.serial,
+        vendor: unit.vendor,
+        product: unit.product,
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         created: now(),
         luks_uuid,

@@ -86,7 +86,7 @@ mod tests {
     use crate::attachments::UnitAddress;
     use crate::net::tcp_tuning::Info;
     use crate::replay_log::Header;
-    use crate::store::abilities::{BoxFuture, Probe, TargetInfo, Token};
+    use crate::store::abilities::{BoxFuture, Probe, TargetInfo, Token, UnitInquiry};
     use crate::store::scsi::{Seen, State};
 
     /// The far end of a network; whether it was told that each write has a buffer of its own, and to give a token back.
@@ -96,6 +96,9 @@ mod tests {
     impl Probe for FarEnd {
         fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
             Box::pin(async { Err("it tells nothing".into()) })
+        }
+        fn inquiry(&self) -> UnitInquiry {
+            UnitInquiry { serial: Some("1".to_owned()), ..UnitInquiry::default() }
         }
         fn path(&self) -> BoxFuture<'_, Option<Info>> {
             Box::pin(async { None })

@@ -426,7 +426,7 @@ async fn open_kept_front(
     counted: &Counted,
     logs: &[Pending],
 ) -> Outcome<Front> {
-    kept.check(chain).await?;
+    kept.check(chain)?;
     Front::open_kept(at, replace, Arc::clone(&counted.volume), kept.take()?, logs).await
 }
 

@@ -174,6 +174,9 @@ pub trait Probe: Send + Sync {
     /// What is known of the target and the connection to it.
     fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>>;
 
+    /// What the unit said of itself when it was connected: nothing is asked of it.
+    fn inquiry(&self) -> UnitInquiry;
+
     /// What the kernel knows of the way there.
     fn path(&self) -> BoxFuture<'_, Option<tcp_tuning::Info>>;
 
@@ -211,6 +214,17 @@ pub trait Probe: Send + Sync {
 
     /// From now on each write comes in a buffer that holds little else: what is kept of it needs no copy.
     fn expect_own_buffers(&self);
+}
+
+/// What a logical unit has said of itself (SPC-4, 6.6 and 7.8.15).
+#[derive(Clone, Debug, Default)]
+pub struct UnitInquiry {
+    /// VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION.
+    pub product: String,
+    /// The serial number, if it has one.
+    pub serial: Option<String>,
 }
 
 /// What is known of a target and its logical unit.

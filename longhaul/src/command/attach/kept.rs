@@ -266,13 +266,13 @@ impl KeeperLink {
     }
 
     /// Refuses a volume that is not the one of before.
-    pub(super) async fn check(&self, chain: &Chain) -> Outcome {
+    pub(super) fn check(&self, chain: &Chain) -> Outcome {
         let Some(Resumed { state, .. }) = &self.resumed else { return Ok(()) };
         let refuse = |why: String| {
             Err(Failure::new(format!("cannot go on with the mount of {}", chain.uri()))
                 .because(why))
         };
-        let (uri, unit, size) = (chain.uri().to_string(), unit(chain).await?, size(chain));
+        let (uri, unit, size) = (chain.uri().to_string(), chain.unit_serial(), size(chain));
         if (&uri, &unit) != (&state.uri, &state.unit) {
             let name = |unit: Option<String>| unit.unwrap_or_else(|| "none".to_owned());
             return refuse(format!(
@@ -313,8 +313,8 @@ impl KeeperLink {
         let (uri, size) = (chain.uri().to_string(), size(chain));
         let reserved = chain.for_successor().map(|own| (own.key, own.through_power_loss));
         let journal = journal(chain).or_fail(what)?;
-        let state =
-            MountState { uri, made, size, unit: unit(chain).await?, key, reserved, journal };
+        let unit = chain.unit_serial();
+        let state = MountState { uri, made, size, unit, key, reserved, journal };
         let mut line = Zeroizing::new(Vec::with_capacity(4096));
         serde_json::to_writer(&mut *line, &state).or_fail(what)?;
         line.push(b'\n');
@@ -337,13 +337,6 @@ fn journal(chain: &Chain) -> io::Result<Option<JournalFile>> {
 
 fn size(chain: &Chain) -> u64 {
     chain.volume().shape().size
-}
-
-/// By what the unit behind a chain is known, if it is behind a target.
-async fn unit(chain: &Chain) -> Outcome<Option<String>> {
-    // It fails where the connection does: the next process tries again.
-    let info = chain.probe().await.map_err(Failure::fleeting)?;
-    Ok(info.and_then(|info| info.serial))
 }
 
 /// What to do where a process was killed that nothing can take the place of.

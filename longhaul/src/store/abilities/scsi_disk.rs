@@ -14,7 +14,7 @@ use super::super::scsi::{
 };
 use super::{
     Abilities, BoxFuture, Close, Grow, Growth, OneWriter, OpenError, Opened, Probe, TargetInfo,
-    TransportInfo,
+    TransportInfo, UnitInquiry,
 };
 use crate::attachments::UnitAddress;
 use crate::net::tcp_tuning;
@@ -95,6 +95,13 @@ impl<T: Transport<Session: Described>> Probe for Disk<T> {
                 luks_uuid: self.luks_uuid(),
             })
         })
+    }
+
+    fn inquiry(&self) -> UnitInquiry {
+        let link = self.link();
+        let device = link.device();
+        let (vendor, product) = (device.standard.vendor.clone(), device.standard.product.clone());
+        UnitInquiry { vendor, product, serial: device.serial.clone() }
     }
 
     fn path(&self) -> BoxFuture<'_, Option<tcp_tuning::Info>> {
