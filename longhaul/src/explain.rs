@@ -190,7 +190,12 @@ pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
         }
         _ => None,
     };
-    hinted(Failure::new(what).because(why), hint)
+    let is_fleeting = why.is_fleeting();
+    fleeting_if(is_fleeting, hinted(Failure::new(what).because(why), hint))
+}
+
+const fn fleeting_if(is_fleeting: bool, failure: Failure) -> Failure {
+    if is_fleeting { failure.fleeting() } else { failure }
 }
 
 fn hinted(failure: Failure, hint: Option<&'static str>) -> Failure {
@@ -220,8 +225,7 @@ fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
     let is_fleeting = why.is_fleeting();
-    let failure = explain_at_length(what, why);
-    if is_fleeting { failure.fleeting() } else { failure }
+    fleeting_if(is_fleeting, explain_at_length(what, why))
 }
 
 fn explain_at_length(what: String, why: ConnectError) -> Failure {
@@ -294,4 +298,22 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn volume_that_is_not_reached_may_be_tried_again_by_any_transport() {
+        let (server, within) = (|| "server".to_owned(), Duration::from_secs(1));
+        let slow = ConnectError::Slow(server(), within);
+        assert!(explain_connect(String::new(), slow).is_fleeting());
+        let slow = scsi::OpenError::<hyperscsi::SessionError>::Slow(server(), within);
+        assert!(explain_open(String::new(), slow).is_fleeting());
+        let other = scsi::OpenError::<hyperscsi::SessionError>::Changed("serial number");
+        assert!(!explain_open(String::new(), other).is_fleeting());
+    }
 }

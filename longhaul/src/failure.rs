@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io::Write as _;
 
+use volume::Blame;
+
 use crate::printable::Printable;
 use crate::stderr::Stderr;
 
@@ -37,6 +39,14 @@ impl Failure {
     /// The request itself was wrong: exit code 2.
     pub fn usage(what: impl Into<String>) -> Self {
         Self { usage: true, ..Self::new(what) }
+    }
+
+    /// `what` failed by what a volume answered. A connection that is gone, and a unit that is busy, may be there when it is tried
+    /// again: for how long that is worth while is decided there.
+    #[must_use]
+    pub fn of_volume(what: impl Into<String>, why: volume::Error) -> Self {
+        let fleeting = why.kind.blame() == Blame::Circumstance;
+        Self { fleeting, ..Self::new(what).because(why) }
     }
 
     /// Nobody reads what the program prints.

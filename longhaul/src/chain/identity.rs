@@ -6,7 +6,7 @@ use tokio::time::timeout;
 use volume::Volume;
 
 use super::SEEN_WITHIN;
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::luks::{self, LuksIdentity};
 use crate::store::abilities::OneWriter;
 use crate::store::scsi;
@@ -19,7 +19,7 @@ pub(super) async fn tie(uri: &Uri, store: &dyn OneWriter, identity: LuksIdentity
     let what = || format!("cannot open {uri}");
     let named = uuid.clone().unwrap_or_default();
     let is_there = store.identify(scsi::Identity { uuid, copies, others, is_blank, read });
-    match is_there.await.or_fail(what)? {
+    match is_there.await.map_err(|why| Failure::of_volume(what(), why))? {
         true => Ok(()),
         false => Err(Failure::new(what())
             .because(format!(

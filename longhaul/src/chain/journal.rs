@@ -295,7 +295,8 @@ async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcom
     let found = timeout(SEEN_WITHIN, luks::identity(volume)).await;
     let late = || format!("the header is not read within {SEEN_WITHIN:?}");
     let found = found.or_fail(late).map_err(Failure::fleeting)?;
-    let luks_uuid = found.or_fail(|| format!("cannot tell whether {uri} is encrypted"))?.uuid;
+    let what = || format!("cannot tell whether {uri} is encrypted");
+    let luks_uuid = found.map_err(|why| Failure::of_volume(what(), why))?.uuid;
     let (unit, place) = (probe.inquiry(), probe.place());
     Ok(Label {
         volume: uri.to_string(),

@@ -37,7 +37,8 @@ use crate::store::scsi::Options as ScsiOptions;
 use crate::store::{device, file, hyperscsi, in_use, iscsi, null, rbd, standby};
 use crate::uri::{HyperScsiUri, IscsiUri, Uri};
 
-/// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
+/// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet. That is
+/// fleeting: who takes a mount over is tried again for as long as it takes.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 /// A store, and what there is to know of its file.

@@ -13,7 +13,7 @@ use super::header::Header;
 use super::image::Image;
 use super::library;
 use super::writeback::{self, Before};
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 
 /// The header of `volume`, both copies of it the same; as it is where the volume takes no writes. Only for a volume
 /// that a secret has opened already.
@@ -85,12 +85,12 @@ fn gone(old: &Header, new: &Header) -> Vec<Span> {
 
 async fn wipe(volume: &Arc<dyn Volume>, areas: &[Span]) -> Outcome {
     const PIECE: u64 = 1 << 20;
-    let what = || "cannot wipe the key slots that were removed".to_owned();
+    let failed = |why| Failure::of_volume("cannot wipe the key slots that were removed", why);
     let pieces = areas.iter().flat_map(|area| area.pieces(PIECE));
     for piece in pieces {
         let mut noise = vec![0; piece.len as usize];
         getrandom::fill(&mut noise).or_fail(|| "the system gives no random numbers".to_owned())?;
-        volume.write(piece.at, Bytes::from(noise), Durability::Volatile).await.or_fail(what)?;
+        volume.write(piece.at, Bytes::from(noise), Durability::Volatile).await.map_err(failed)?;
     }
-    volume.flush().await.or_fail(what)
+    volume.flush().await.map_err(failed)
 }

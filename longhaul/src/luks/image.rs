@@ -106,7 +106,11 @@ impl Image {
 impl ImageError {
     /// The failure as a person reads it.
     pub(super) fn into_failure(self) -> Failure {
-        let failure = Failure::new("cannot read the LUKS2 header");
+        let what = "cannot read the LUKS2 header";
+        if let Self::Volume(why) = self {
+            return Failure::of_volume(what, why);
+        }
+        let failure = Failure::new(what);
         let hint = match &self {
             Self::Header(HeaderError::Absent) => {
                 "if the volume was encrypted, its header is lost: `longhaul key restore` brings one back from a \

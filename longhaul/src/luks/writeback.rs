@@ -106,7 +106,7 @@ pub(super) async fn write(volume: &Arc<dyn Volume>, before: Before<'_>, new: &Im
     }
     for (stage, units) in stages(before, new)? {
         let written = write_units(volume, &units, new).await;
-        let written = written.or_fail(|| "cannot write the header".to_owned());
+        let written = written.map_err(|why| Failure::of_volume("cannot write the header", why));
         written.map_err(|why| if is_change { why.hint(stage.outcome()) } else { why })?;
     }
     if is_change { Ok(()) } else { verify(volume, new).await }
@@ -114,9 +114,9 @@ pub(super) async fn write(volume: &Arc<dyn Volume>, before: Before<'_>, new: &Im
 
 /// Refuses a header that is not the one that the change was made from.
 async fn refuse_changed(volume: &Arc<dyn Volume>, old: &Image) -> Outcome {
-    let what = || "cannot read the header again before it is changed".to_owned();
+    let failed = |why| Failure::of_volume("cannot read the header again before it is changed", why);
     let copies = Span::new(0, 2 * old.header.size);
-    let found = read(volume, copies).await.or_fail(what);
+    let found = read(volume, copies).await.map_err(failed);
     let found = found.map_err(|why| why.hint(WriteStage::Material.outcome()))?;
     if found == old.bytes[..copies.len as usize] {
         return Ok(());
