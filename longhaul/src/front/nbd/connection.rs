@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use volume::Volume;
 
+use super::connection_pause::Pause;
 use super::mapping::{self, durability, space, span};
 use crate::net::connection::{self, Output};
 use crate::stop::Stop;
@@ -57,8 +58,8 @@ pub(super) struct Shutdown {
     pub(super) busy: Option<mpsc::Sender<()>>,
     /// Then the client is hung up on.
     pub(super) end: Stop,
-    /// From then on nothing is taken from the socket; what was asked before is answered, and the client hung up on.
-    pub(super) pause: Stop,
+    /// As long as it is asked for, nothing is taken from the socket; once what runs is answered the client is hung up on.
+    pub(super) pause: Pause,
 }
 
 /// Serves one client until it leaves or is to be hung up on; what runs by then is finished and answered. Even if the
@@ -92,6 +93,8 @@ struct Connection {
     stopped: bool,
     /// No more requests are taken.
     closing: bool,
+    /// None are taken, unless the pause is taken back.
+    paused: bool,
 }
 
 impl Connection {
@@ -104,6 +107,7 @@ impl Connection {
             held: 0,
             stopped: false,
             closing: false,
+            paused: false,
         }
     }
 
@@ -116,7 +120,7 @@ impl Connection {
         let Shutdown { stop, busy, end, pause } = shutdown;
         // Made once: each request would pay for new ones.
         let (mut stopped, mut ended) = (pin!(stop.called()), pin!(end.called()));
-        let mut paused = pin!(pause.called());
+        let mut paused = pin!(pause.until(true));
         let mut silent = pin!(tokio::time::sleep(HANDSHAKE_MAX));
         loop {
             while in_flight.len() < REQUESTS_MAX && self.has_room() {
@@ -130,7 +134,7 @@ impl Connection {
             if self.stopped && in_flight.is_empty() {
                 *busy = None;
             }
-            if self.closing && in_flight.is_empty() {
+            if in_flight.is_empty() && (self.closing || self.paused && pause.begin_end()) {
                 return self.drain().await;
             }
             let admits = in_flight.len() < REQUESTS_MAX;
@@ -145,7 +149,10 @@ impl Connection {
                 ready = self.ready(admits) => ready?,
                 () = &mut silent, if !self.machine.is_ready() => return Err(Broken::Silent),
                 () = &mut stopped, if !self.stopped => self.stopped = true,
-                () = &mut paused, if !self.closing => self.closing = true,
+                () = &mut paused, if !self.closing => {
+                    self.paused = !self.paused;
+                    paused.set(pause.until(!self.paused));
+                }
                 // The server calls it only after the stop.
                 () = &mut ended, if self.stopped && !self.closing => self.closing = true,
             }
@@ -157,7 +164,7 @@ impl Connection {
     }
 
     fn next_request(&mut self) -> Result<Option<Request>, Violation> {
-        if self.closing || self.arrived < self.need {
+        if self.closing || self.paused || self.arrived < self.need {
             return Ok(None);
         }
         let Self { inner, machine, arrived, .. } = self;
@@ -192,7 +199,7 @@ impl Connection {
 
     /// Waits for the socket, and reads what it has. Writing is left to [`send`](Self::send).
     async fn ready(&mut self, admits: bool) -> io::Result<()> {
-        let reads = !self.closing && admits && self.has_room();
+        let reads = !self.closing && !self.paused && admits && self.has_room();
         if let Some(read) = poll_fn(|cx| self.poll_ready(cx, reads)).await? {
             self.arrived += read;
             // The client left without saying so; what it asked for is still done.

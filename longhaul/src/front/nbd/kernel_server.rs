@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use volume::{Span, Volume};
 
 use super::connection::{self, Shutdown};
+use super::connection_pause::Pause;
 use super::kernel_client::{KernelClient, KernelError, node};
 use super::mapping;
 use crate::block_devices::file_of;
@@ -25,7 +26,7 @@ use crate::front::block_size::{FRONT, block_size};
 use crate::front::recorded::Recorded;
 use crate::front::{Clients, HandOverError, Record};
 use crate::printable::Shown as _;
-use crate::stop::{Stop, Stopper};
+use crate::stop::Stop;
 
 /// For how many seconds requests wait without a process that serves them: until somebody ends the device.
 const DEAD_FOR: u64 = u32::MAX as u64;
@@ -44,7 +45,8 @@ pub struct KernelServer {
     export: Export,
     clients: Clients,
     state: Arc<watch::Sender<State>>,
-    pauser: Mutex<Option<Stopper>>,
+    /// Of the connection that was served last.
+    pause: Mutex<Pause>,
 }
 
 /// What is asked of the kernel once the device is made.
@@ -143,14 +145,14 @@ impl KernelServer {
             export,
             clients: Clients::default(),
             state: Arc::new(watch::Sender::new(State::Paused)),
-            pauser: Mutex::default(),
+            pause: Mutex::new(Pause::ended()),
         }
     }
 
     /// Serves this socket in a task of its own.
     fn serve(&self, socket: UnixStream) {
         let Some(volume) = self.volume() else { return };
-        let (pauser, pause) = Stopper::new();
+        let pause = Pause::default();
         let shutdown = Shutdown {
             stop: Stop::default(),
             busy: None,
@@ -161,13 +163,15 @@ impl KernelServer {
         let (state, clients) = (Arc::clone(&self.state), self.clients.clone());
         state.send_replace(State::Serving);
         clients.set(1);
-        *lock(&self.pauser) = Some(pauser);
+        *lock(&self.pause) = pause.clone();
         tokio::spawn(async move {
             let served = connection::serve(Arc::new(socket), volume, machine, shutdown).await;
             if let Err(why) = &served {
                 tracing::warn!(%why, "NBD: the kernel's connection has ended");
             }
-            if pause.is_called() {
+            let is_paused = pause.is_asked();
+            pause.end();
+            if is_paused {
                 state.send_replace(State::Paused);
             } else {
                 state.send_replace(State::Ended);
@@ -211,8 +215,18 @@ impl KernelServer {
         Ok(flushed?)
     }
 
-    /// Has the kernel take another socket, in the place of one that is not served any more.
+    /// Serves as before. A connection whose requests still run goes on: they must not be asked again beside themselves. In the
+    /// place of one that is not served any more the kernel takes another socket.
     pub async fn serve_on(&self) -> io::Result<()> {
+        let goes_on = lock(&self.pause).take_back();
+        if goes_on {
+            return Ok(());
+        }
+        // It may be sending its last replies.
+        self.unserved().await;
+        if *self.state.borrow() == State::Ended {
+            return Ok(());
+        }
         for _ in 0..OFFERS {
             let (ours, theirs) = pair()?;
             let device = Arc::clone(&self.device);
@@ -242,7 +256,12 @@ impl KernelServer {
 
     /// Takes no more requests, and waits for those that run.
     async fn pause(&self) {
-        drop(lock(&self.pauser).take());
+        lock(&self.pause).ask();
+        self.unserved().await;
+    }
+
+    /// Returns when no connection is served.
+    async fn unserved(&self) {
         let mut state = self.state.subscribe();
         let _ = state.wait_for(|state| *state != State::Serving).await;
     }
@@ -302,6 +321,7 @@ fn is_taken(socket: &UnixStream) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::poll_immediate;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use volume::store::hooked::{Hooked, go_on};
     use volume::store::memory::Memory;
@@ -410,6 +430,57 @@ mod tests {
         server.hand_over().await.unwrap();
         assert!(is_closed(&mut socket).await);
         assert_eq!(server.clients().count(), 1, "the kernel still has the device");
+    }
+
+    /// As by an upgrade that waits too long for a server: what runs is neither ended nor asked again.
+    #[tokio::test]
+    async fn hand_over_that_is_given_up_goes_on_with_the_same_socket() {
+        // The connection notices the pause before it is taken back, or does not.
+        for turns in [0, 16] {
+            let (begun, mut began) = tokio::sync::mpsc::unbounded_channel();
+            let (free, held) = watch::channel(());
+            let waiting = Hooked::new(Memory::new(SIZE, 512), move |verb, _| {
+                let mut held = held.clone();
+                if verb != Verb::Read {
+                    return go_on();
+                }
+                let _ = begun.send(());
+                Box::pin(async move {
+                    let _ = held.changed().await;
+                    Ok(())
+                })
+            });
+            let (server, kernel, mut socket) = served(Arc::new(waiting)).await;
+            socket.write_all(&request(READ, 7)).await.unwrap();
+            began.recv().await.unwrap();
+            let given_up = poll_immediate(Box::pin(server.hand_over())).await;
+            assert!(given_up.is_none(), "it waits for the read");
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            server.serve_on().await.unwrap();
+            assert!(lock(&kernel.taken).is_none(), "the kernel has one that is served");
+            assert_eq!(write(&mut socket, 3).await, (3, true));
+            free.send_replace(());
+            assert_eq!(answer(&mut socket).await, (7, true));
+            socket.read_exact(&mut [0; BLOCK]).await.unwrap();
+            server.hand_over().await.unwrap();
+            assert!(is_closed(&mut socket).await);
+            server.serve_on().await.unwrap();
+            assert_eq!(write(&mut kernel.socket(), 4).await, (4, true));
+        }
+    }
+
+    /// The kernel ends the device while it is to be handed over.
+    #[tokio::test]
+    async fn device_that_has_ended_is_not_served_on() {
+        let (server, kernel, mut socket) = served(Arc::new(Memory::new(SIZE, 512))).await;
+        socket.write_all(&request(DISCONNECT, 0)).await.unwrap();
+        server.clients().gone().await;
+        server.hand_over().await.unwrap();
+        server.serve_on().await.unwrap();
+        assert!(lock(&kernel.taken).is_none());
+        assert_eq!(server.clients().count(), 0);
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 
 mod connection;
 mod connection_order;
+mod connection_pause;
 mod kernel_client;
 mod kernel_server;
 mod mapping;

@@ -17,6 +17,7 @@ use volume::Volume;
 
 use super::connection::{self, Broken, Shutdown};
 use super::connection_order::{ConnectionGuard, ConnectionOrder};
+use super::connection_pause::Pause;
 use super::mapping;
 use crate::front::Clients;
 use crate::log_limiter::{LineLimiter, Permit};
@@ -117,7 +118,7 @@ impl Server {
                 stream = self.accept(), if connections.len() < CONNECTIONS_MAX => {
                     number += 1;
                     let volume = Arc::clone(&volume);
-                    let shutdown = Shutdown { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone(), pause: Stop::default() };
+                    let shutdown = Shutdown { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone(), pause: Pause::default() };
                     let stream = Arc::new(stream);
                     let guard = order.register(&stream);
                     let conversation = serve(number, guard, stream, volume, export.clone(), shutdown);
