@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::fuse::Notice;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, RwLock, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use volume::Volume;
 
@@ -22,20 +22,29 @@ use crate::stop::Stop;
 pub struct Server {
     file: Arc<File>,
     point: Arc<MountPoint>,
-    reader: Mutex<Reader>,
-    /// Told when reading begins.
-    reads: Notify,
+    /// What stops the thread that reads requests.
+    stopper: Mutex<Option<ReadingStopper>>,
+    /// Read-locked by each thread that reads. There are two for a while after a hand-over that was given up: the first may
+    /// wait for memory still.
+    reading: Arc<RwLock<()>>,
+    /// How each of them has ended.
+    ends: mpsc::UnboundedSender<io::Result<End>>,
+    ended: AsyncMutex<mpsc::UnboundedReceiver<io::Result<End>>>,
     leaves: AtomicBool,
 }
 
-/// The thread that reads requests.
-struct Reader {
-    /// What stops it.
-    stopper: Option<ReadingStopper>,
-    /// Filled at its end.
-    ended: Option<oneshot::Receiver<io::Result<End>>>,
-    /// Closed at its end.
-    gone: Option<oneshot::Receiver<()>>,
+/// Tells how a thread that reads has ended, also if it has panicked.
+struct ReaderEnd {
+    ends: mpsc::UnboundedSender<io::Result<End>>,
+    how: Option<io::Result<End>>,
+}
+
+impl Drop for ReaderEnd {
+    fn drop(&mut self) {
+        let panicked = || Err(io::Error::other("an internal error"));
+        // The server may be gone.
+        let _ = self.ends.send(self.how.take().unwrap_or_else(panicked));
+    }
 }
 
 /// A mount that another process has served.
@@ -107,11 +116,14 @@ impl Server {
     }
 
     fn new(file: Arc<File>, point: MountPoint) -> Self {
+        let (ends, ended) = mpsc::unbounded_channel();
         Self {
             file,
             point: Arc::new(point),
-            reader: Mutex::new(Reader { stopper: None, ended: None, gone: None }),
-            reads: Notify::new(),
+            stopper: Mutex::default(),
+            reading: Arc::default(),
+            ends,
+            ended: AsyncMutex::new(ended),
             leaves: AtomicBool::new(false),
         }
     }
@@ -119,9 +131,9 @@ impl Server {
     /// Reads requests in a thread of its own, which waits in poll(2); whether the first one has yet to come.
     async fn begin_reading(&self, is_first: bool) -> io::Result<()> {
         let (stopper, stopped) = stopper()?;
-        let (ends, ended) = oneshot::channel();
         let (begins, begun) = oneshot::channel();
-        let (going, gone) = oneshot::channel();
+        let ends = self.ends.clone();
+        let reading = Arc::clone(&self.reading).read_owned().await;
         let file = Arc::clone(&self.file);
         std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
             let mut requests: Requests<'_> = file.connection.requests(stopped);
@@ -129,13 +141,13 @@ impl Server {
             let is_begun = first.is_ok();
             let _ = begins.send(first);
             if is_begun {
-                let _ = ends.send(file.serve(&mut requests));
+                let mut end = ReaderEnd { ends, how: None };
+                end.how = Some(file.serve(&mut requests));
             }
-            drop(going);
+            drop(reading);
         })?;
         begun.await.map_err(io::Error::other)??;
-        *self.lock() = Reader { stopper: Some(stopper), ended: Some(ended), gone: Some(gone) };
-        self.reads.notify_one();
+        *self.stopper() = Some(stopper);
         Ok(())
     }
 
@@ -179,31 +191,24 @@ impl Server {
     }
 
     /// Returns when the last request was read. After a stop, which is for a hand-over, reading may begin again.
-    async fn unmounted(&self) -> Result<io::Result<End>, oneshot::error::RecvError> {
+    async fn unmounted(&self) -> io::Result<()> {
+        let mut ended = self.ended.lock().await;
         loop {
-            let ended = self.lock().ended.take();
-            match ended {
-                None => self.reads.notified().await,
-                Some(ended) => match ended.await {
-                    Ok(Ok(End::Stopped)) => {}
-                    how => return how,
-                },
+            match ended.recv().await {
+                Some(Ok(End::Stopped)) => {}
+                Some(how) => return how.map(drop),
+                // The other end is held here.
+                None => std::future::pending().await,
             }
         }
     }
 
     /// Reads no more requests, finishes those that it has, and makes everything stable: from then on another process can go
-    /// on, if this one ends without closing anything. If that fails it serves as before.
+    /// on, if this one ends without closing anything. If that fails it serves as before; if it is given up,
+    /// [`Server::serve_on`] does.
     pub async fn hand_over(&self) -> Result<(), HandOverError> {
-        let gone = {
-            let mut reader = self.lock();
-            drop(reader.stopper.take());
-            reader.gone.take()
-        };
-        if let Some(gone) = gone {
-            // It says nothing, and ends.
-            let _: Result<(), _> = gone.await;
-        }
+        drop(self.stopper().take());
+        drop(self.reading.write().await);
         let quiet = self.file.quiesce().await;
         let flushed = self.file.flush().await;
         drop(quiet);
@@ -230,17 +235,14 @@ impl Server {
         }
     }
 
-    fn tell_of_end(&self, how: Result<io::Result<End>, oneshot::error::RecvError>) {
+    fn tell_of_end(&self, how: io::Result<()>) {
         let path = self.path().shown();
         match how {
-            Ok(Ok(_)) => {
+            Ok(()) => {
                 tracing::warn!(%path, "FUSE: the file was unmounted by somebody else: ending");
             }
-            Ok(Err(why)) => {
+            Err(why) => {
                 tracing::error!(%path, %why, "FUSE: the connection to the kernel failed: ending");
-            }
-            Err(_) => {
-                tracing::error!(%path, "FUSE: an internal error: the connection to the kernel has broken down");
             }
         }
     }
@@ -256,8 +258,8 @@ impl Server {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Reader> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stopper(&self) -> std::sync::MutexGuard<'_, Option<ReadingStopper>> {
+        self.stopper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -279,4 +281,84 @@ fn unmount(point: &MountPoint, clients: &Clients) {
         }
     }
     point.remove();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd as _, OwnedFd};
+
+    use futures_util::future::poll_immediate;
+    use rustix::io::ioctl_fionread;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use tokio::sync::watch;
+    use volume::Verb;
+    use volume::store::hooked::{Hooked, go_on};
+    use volume::store::memory::Memory;
+
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+    const READ: u32 = 15;
+    const DESTROY: u32 = 38;
+
+    /// The requests that wait for memory begin with the one after these.
+    const READS: u64 = 64;
+
+    /// As the kernel asks (fuse_in_header of linux/fuse.h, and what follows it).
+    fn request(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(40 + body.len()).unwrap();
+        let head = [&len.to_ne_bytes()[..], &opcode.to_ne_bytes(), &unique.to_ne_bytes()].concat();
+        [&head[..], &1_u64.to_ne_bytes(), &[0; 16], body].concat()
+    }
+
+    /// A read of the first MiB (fuse_read_in).
+    fn read(unique: u64) -> Vec<u8> {
+        let body = [&[0; 16][..], &MIB.to_ne_bytes(), &[0; 20]].concat();
+        request(READ, unique, &body)
+    }
+
+    /// As an upgrade is given up while a server is silent: the thread that reads may wait for memory then, beside the next one.
+    #[tokio::test]
+    async fn unmount_is_noticed_after_a_hand_over_that_was_given_up() {
+        let (begun, mut began) = mpsc::unbounded_channel();
+        let (free, held) = watch::channel(());
+        let waiting = Hooked::new(Memory::new(MIB.into(), 512), move |verb, _| {
+            let mut held = held.clone();
+            if verb != Verb::Read {
+                return go_on();
+            }
+            let _ = begun.send(());
+            Box::pin(async move {
+                let _ = held.changed().await;
+                Ok(())
+            })
+        });
+        let kind = SocketType::SEQPACKET;
+        let (ours, kernel) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let asked: OwnedFd = ours.try_clone().unwrap();
+        let record = Record::default();
+        let takeover = Takeover { device: ours, record, made: false, was_killed: false };
+        let server = Server::resume(Path::new("/none"), Arc::new(waiting), takeover).await.unwrap();
+        let mut unmounted = Box::pin(server.unmounted());
+        assert!(poll_immediate(&mut unmounted).await.is_none());
+        let ask = |request: Vec<u8>| send(&kernel, &request, SendFlags::empty()).unwrap();
+        for unique in 0..=READS {
+            ask(read(unique));
+        }
+        for _ in 0..READS {
+            began.recv().await.unwrap();
+        }
+        while ioctl_fionread(asked.as_fd()).unwrap() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let given_up = poll_immediate(Box::pin(server.hand_over())).await;
+        assert!(given_up.is_none(), "it waits for the reads");
+        server.serve_on().await.unwrap();
+        ask(request(DESTROY, READS + 1, &[]));
+        unmounted.await.unwrap();
+        free.send_replace(());
+        server.hand_over().await.unwrap();
+        began.recv().await.unwrap();
+    }
 }
