@@ -461,15 +461,18 @@ async fn serve(
         file: front.file(),
         clients: front.clients(),
         read_only: args.read_only,
+        refused: kept.and_then(KeeperLink::refused).map(str::to_owned),
         volume: chain.observer(),
         meter,
     };
     let succession = Succession::default();
-    let listening = reporter.listen(detach.clone(), succession.clone());
     let announced = match kept {
         Some(kept) => kept.keep(chain, front.has_made_file()).await,
         None => Ok(()),
     };
+    // Who finds it may rely on it: it is not one that was tried in vain.
+    let listening =
+        announced.is_ok().then(|| reporter.listen(detach.clone(), succession.clone())).flatten();
     let announced = announced.and_then(|()| announce(&front, background));
     if kept.is_some_and(|kept| kept.has_grown(chain)) {
         grow_devices(&front, chain.volume().shape().size);

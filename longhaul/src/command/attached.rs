@@ -43,6 +43,9 @@ pub(super) struct AttachStatus {
     /// Nothing can be written to it.
     #[serde(default)]
     pub(super) read_only: bool,
+    /// Why the installed program has not taken the mount over, if the one of before goes on for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<String>,
     /// The volume, and the connection to it.
     pub(super) volume: ChainStatus,
     /// What the kernel knows of the path to the server.
@@ -130,6 +133,9 @@ impl AttachStatus {
         // What could not be written is told below.
         if replay_log.is_none() && *lost == 0 {
             text += &format!("; {}", volume.pending());
+        }
+        if let Some(refused) = &self.refused {
+            text += &format!("\n  by the program of before: {refused}");
         }
         if let Some(path) = &self.path {
             text += &format!("\n  {}", path.text());

@@ -67,7 +67,7 @@ async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
     asked.map_err(|why| why.into_failure(&control).within(uri))?;
     loop {
         if let Some((_, status)) = attachment(file.as_deref(), |its| its != pid).await {
-            return say_done(&format!("{uri} is served by process {}", status.pid));
+            return told(uri, status);
         }
         if !has_keeper(file.as_deref()) {
             return Err(Failure::new(format!("{uri}: no process could take it over")).hint(
@@ -75,6 +75,18 @@ async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
             ));
         }
         sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Says which process serves the mount now: a failure if it is not of the installed program.
+fn told(uri: &str, AttachStatus { pid, refused, .. }: AttachStatus) -> Outcome {
+    match refused {
+        None => say_done(&format!("{uri} is served by process {pid}")),
+        Some(why) => {
+            Err(Failure::new(format!("{uri}: the program of before goes on, as process {pid}"))
+                .because(why)
+                .hint("nothing is lost; the log in the state directory says more"))
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! A mount outlives the process that serves it: handed over, or killed.
 
 use std::fs;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use super::common::run;
+use super::common::{LONGHAUL, run};
 use super::link::Link;
 use super::stage::{Stage, must, write_stable};
 
@@ -319,14 +320,24 @@ fn mount_that_waits_for_its_next_process_loses_its_volume_to_nobody_of_this_mach
     assert!(server.stop().success());
 }
 
-/// A program that is installed meanwhile may not know how the mount was begun.
-#[test]
-fn mount_goes_on_by_its_own_program_where_the_installed_one_refuses() {
+/// Puts a program in the place of the one at `path`: it answers `--version`, and with a mount to take over does as `ends`
+/// says, where `$REAL` is the tested one.
+fn install_failing(path: &Path, ends: &str) {
+    let new = path.with_extension("new");
+    let program = format!("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\nREAL={LONGHAUL}\n{ends}\n");
+    fs::write(&new, program).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// A mount whose installed program is replaced by one that `ends` so: it goes on by the program that keeps it, `upgrade` says
+/// why, and one that is installed later is tried again.
+fn mount_goes_on_by_its_own_program_where_the_installed_one(ends: &str, why: &str) {
     let stage = Stage::new();
     let server = stage.serve("--state reservations");
     // Of a copy, which is replaced.
     let program = stage.path("longhaul");
-    fs::copy(super::common::LONGHAUL, &program).unwrap();
+    fs::copy(LONGHAUL, &program).unwrap();
     let begin = |args: String| {
         let mut command = Command::new(&program);
         stage.environment(command.args(args.split(' ')).current_dir(stage.home()));
@@ -335,20 +346,51 @@ fn mount_goes_on_by_its_own_program_where_the_installed_one_refuses() {
     begin(format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
     let before = stage.server_after(None);
     write_stable(&stage.mnt().join("file"), "kept");
-    fs::remove_file(&program).unwrap();
-    fs::write(&program, "#!/bin/sh\n[ \"$1\" = --version ] || exit 2\n").unwrap();
-    must(Command::new("chmod").arg("+x").arg(&program));
-    let _ = run(&stage.command("upgrade disk"));
+    install_failing(&program, ends);
+    let (printed, status) = run(&stage.command("upgrade disk"));
     let own = stage.server_after(Some(before));
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    write_stable(&stage.mnt().join("file"), "and written");
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let said = format!("{} has not taken the mount over ({why})", program.display());
+    assert!(printed.contains(&said), "{printed}");
     // One that is installed later is tried again.
-    fs::remove_file(&program).unwrap();
-    fs::copy(super::common::LONGHAUL, &program).unwrap();
+    fs::copy(LONGHAUL, program.with_extension("new")).unwrap();
+    fs::rename(program.with_extension("new"), &program).unwrap();
     stage.longhaul("upgrade disk");
     let installed = stage.server_after(Some(own));
     assert_eq!(fs::read_link(format!("/proc/{installed}/exe")).unwrap(), program);
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "and written");
     stage.longhaul("umount disk");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
     assert!(server.stop().success());
+}
+
+/// It may not know how the mount was begun.
+#[test]
+fn mount_goes_on_by_its_own_program_where_the_installed_one_refuses() {
+    mount_goes_on_by_its_own_program_where_the_installed_one("exit 2", "exit status: 2");
+}
+
+/// As one does that is something else.
+#[test]
+fn mount_goes_on_by_its_own_program_where_the_installed_one_ends_without_serving() {
+    mount_goes_on_by_its_own_program_where_the_installed_one("exit 0", "exit status: 0");
+}
+
+/// It may be for another processor.
+#[test]
+fn mount_goes_on_by_its_own_program_where_the_installed_one_crashes() {
+    let why = "signal: 11 (SIGSEGV)";
+    mount_goes_on_by_its_own_program_where_the_installed_one("ulimit -c 0; kill -SEGV $$", why);
+}
+
+/// The volume stays reserved: otherwise nobody would know whether others have written since.
+#[test]
+fn mount_goes_on_by_its_own_program_where_the_installed_one_fails_with_the_volume_open() {
+    // It finds no such device.
+    let ends = "exec \"$REAL\" \"$@\" --via nbd";
+    mount_goes_on_by_its_own_program_where_the_installed_one(ends, "exit status: 1");
 }
 
 /// As `journal status` and `journal export` do, which may take long.

@@ -89,6 +89,9 @@ impl Drop for MountState {
 #[derive(Deserialize)]
 struct Greeting {
     resumed: Option<Resumed>,
+    /// Why this is not a process of the program that is installed, if it is not.
+    #[serde(default)]
+    refused: Option<String>,
 }
 
 /// A mount that is to be taken over.
@@ -98,8 +101,13 @@ struct Resumed {
     state: MountState,
 }
 
-/// What the keeper says first: `state` is what the last process has said, and nobody but its successor reads.
-pub(in crate::command) fn greeting(state: Option<&Secret>, was_killed: bool) -> Secret {
+/// What the keeper says first: `state` is what the last process has said, and nobody but its successor reads; `refused` is
+/// why the installed program has not taken the mount over.
+pub(in crate::command) fn greeting(
+    state: Option<&Secret>,
+    was_killed: bool,
+    refused: Option<&str>,
+) -> Secret {
     let mut line = Zeroizing::new(Vec::with_capacity(4096));
     match state {
         None => line.extend_from_slice(br#"{"resumed":null}"#),
@@ -107,7 +115,8 @@ pub(in crate::command) fn greeting(state: Option<&Secret>, was_killed: bool) -> 
             let head = format!(r#"{{"resumed":{{"was_killed":{was_killed},"state":"#);
             line.extend_from_slice(head.as_bytes());
             line.extend_from_slice(state.expose());
-            line.extend_from_slice(b"}}");
+            let refused = serde_json::json!(refused);
+            line.extend_from_slice(format!(r#"}},"refused":{refused}}}"#).as_bytes());
         }
     }
     line.push(b'\n');
@@ -153,6 +162,7 @@ pub(in crate::command) struct KeeperLink {
     device: Option<OwnedFd>,
     record: Option<Record>,
     resumed: Option<Resumed>,
+    refused: Option<String>,
     /// Filled when the volume is opened.
     key: Arc<OnceLock<Secret>>,
 }
@@ -186,7 +196,7 @@ impl KeeperLink {
         let mut descriptors = receive(&stream)?.into_iter();
         let record = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
         let device = descriptors.next();
-        let Greeting { resumed } = serde_json::from_slice(&read_line(&stream)?)?;
+        let Greeting { resumed, refused } = serde_json::from_slice(&read_line(&stream)?)?;
         let record = File::from(record);
         let record = match &resumed {
             Some(_) => Record::read(record)?,
@@ -195,13 +205,18 @@ impl KeeperLink {
         let record = Some(record);
         let keeper = peer_process(&stream)?;
         attachments::kept_by(keeper.as_raw_nonzero().get().unsigned_abs());
-        Ok(Self { stream, keeper, device, record, resumed, key: Arc::default() })
+        Ok(Self { stream, keeper, device, record, resumed, refused, key: Arc::default() })
     }
 
     /// Why no other process could go on, if none could: the keeper starts the next one, and holds what that needs.
     pub(super) fn refusal(&self) -> Option<&'static str> {
         let is_there = getppid() == Some(self.keeper);
         (!is_there).then_some("the process that kept the mount is gone; `longhaul umount` and `longhaul mount` start both anew")
+    }
+
+    /// Why the program that is installed has not taken the mount over, and the one that the keeper runs has.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 
     /// Whether a mount is taken over.

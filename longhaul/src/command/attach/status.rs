@@ -32,6 +32,7 @@ pub(super) struct StatusReporter {
     pub(super) file: Option<PathBuf>,
     pub(super) clients: Clients,
     pub(super) read_only: bool,
+    pub(super) refused: Option<String>,
     pub(super) volume: Observer,
     pub(super) meter: Arc<Meter>,
 }
@@ -56,6 +57,7 @@ impl StatusReporter {
             pid: std::process::id(),
             clients: self.clients.count(),
             read_only: self.read_only,
+            refused: self.refused.clone(),
             volume: self.volume.status(),
             path: None,
             activity: self.meter.activity().summed_up(),

@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -35,6 +36,9 @@ use crate::stop::Stop;
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// The longest where processes end before they serve, and the server is not why: each start costs the machine something.
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
+
 /// One that has lived as long as this did not fail at what it began with.
 const LIVED: Duration = Duration::from_secs(60);
 
@@ -49,8 +53,10 @@ pub(super) struct Supervisor {
     kernel: Arc<KernelFiles>,
     /// What the last process has said that its successor needs; `None` before the first one serves.
     state: Option<Secret>,
-    /// The program that was installed since could not be started: the next process is of the one that runs here.
+    /// The next process is of the program that runs here, and not of the one that is installed by then.
     is_own_program: bool,
+    /// Why the installed one has not taken the mount over, if it was tried last.
+    refused: Option<String>,
 }
 
 /// What is handed to each of them.
@@ -67,6 +73,8 @@ struct Ended {
     status: ExitStatus,
     /// It was told to.
     is_stopping: bool,
+    /// It was given what it takes to hear the kernel, and may have heard what it has not answered.
+    has_kernel_files: bool,
     /// It had begun to serve the mount.
     has_served: bool,
 }
@@ -80,6 +88,8 @@ enum Next {
     Successor { was_killed: bool },
     /// It is tried again after a while; the process has changed nothing.
     TryAgain,
+    /// It has not begun to serve, and that may be due to its program.
+    FailedStart { was_killed: bool },
 }
 
 impl Supervisor {
@@ -96,7 +106,8 @@ impl Supervisor {
         };
         let record = memfd_create(c"longhaul-mount", MemfdFlags::CLOEXEC).or_fail(what)?;
         let kernel = Arc::new(KernelFiles { device, record: File::from(record) });
-        Ok(Self { program, arguments, socket, kernel, state: None, is_own_program: false })
+        let (state, refused) = (None, None);
+        Ok(Self { program, arguments, socket, kernel, state, is_own_program: false, refused })
     }
 
     /// Keeps it until it ends.
@@ -129,57 +140,61 @@ impl Supervisor {
             if began.elapsed() >= LIVED {
                 pause = PAUSE;
             }
-            let Ended { status, is_stopping, has_served } = match lived {
-                Ok(lived) => lived,
+            let ended = match lived {
+                Ok(ended) => ended,
                 // There is a mount, and the machine may have memory or the program again.
                 Err(why) if self.state.is_some() => {
                     print_error(&format_args!("longhaul: {why}"));
-                    pause = self.wait(pause, stop).await?;
+                    pause = self.wait(pause, FAILED_PAUSE_MAX, stop).await?;
                     continue;
                 }
                 Err(why) => return Err(why),
             };
-            let is_kept = self.state.is_some();
-            // One that is installed now may not know the command line, or refuse what this one would take.
-            let is_refused = is_kept && !has_served && !self.is_own_program && is_error(status);
-            let next = if is_refused { Next::TryAgain } else { next(status, is_kept) };
-            if is_kept && (is_refused || is_not_started(status)) {
-                self.go_on_by_own_program(status);
-            }
-            match next {
+            let status = ended.status;
+            match next(&ended, self.state.is_some(), self.is_own_program) {
                 // What it was told to do is the next one's to do, once that serves.
                 // Who upgrades it wants the program that is installed by then.
                 Next::Successor { was_killed: false } => {
                     (was_killed, self.is_own_program) = (false, false);
                 }
-                _ if is_stopping => return end(status),
-                Next::End => return end(status),
+                _ if ended.is_stopping => return end(&ended),
+                Next::End => return end(&ended),
                 Next::Successor { was_killed: true } => {
                     print_error(&format_args!(
                         "longhaul: the process that served the mount has ended ({status}): another one takes it over"
                     ));
                     was_killed = true;
-                    pause = self.wait(pause, stop).await?;
+                    pause = self.wait(pause, PAUSE_MAX, stop).await?;
                 }
-                Next::TryAgain => pause = self.wait(pause, stop).await?,
+                Next::TryAgain => pause = self.wait(pause, PAUSE_MAX, stop).await?,
+                Next::FailedStart { was_killed: may_lack_answers } => {
+                    was_killed |= may_lack_answers;
+                    self.try_other_program(status);
+                    pause = self.wait(pause, FAILED_PAUSE_MAX, stop).await?;
+                }
             }
         }
     }
 
-    fn go_on_by_own_program(&mut self, status: ExitStatus) {
-        if !self.is_own_program {
-            let program = self.program.shown();
+    /// What fails by the program may succeed by the other one: by the one that runs here, or by one that is installed since.
+    fn try_other_program(&mut self, status: ExitStatus) {
+        let program = self.program.shown();
+        if self.is_own_program {
             print_error(&format_args!(
-                "longhaul: {program} has not taken the mount over ({status}): the program that runs here is tried"
+                "longhaul: the program that runs here has not taken the mount over ({status}): {program} is tried"
             ));
+        } else {
+            let refused = format!("{program} has not taken the mount over ({status})");
+            print_error(&format_args!("longhaul: {refused}: the program that runs here is tried"));
+            self.refused = Some(refused);
         }
-        self.is_own_program = true;
+        self.is_own_program = !self.is_own_program;
     }
 
     /// Waits before the next process; how long it is to be the next time.
-    async fn wait(&self, pause: Duration, stop: &mut Stop) -> Outcome<Duration> {
+    async fn wait(&self, pause: Duration, most: Duration, stop: &mut Stop) -> Outcome<Duration> {
         tokio::select! {
-            () = sleep(pause) => Ok((pause * 2).min(PAUSE_MAX)),
+            () = sleep(pause) => Ok((pause * 2).min(most)),
             () = stop.called() => Err(Failure::new(
                 "ended by a signal while nothing served the mount: programs get errors until it is unmounted"
             )),
@@ -198,11 +213,8 @@ impl Supervisor {
         let mut child = self.start().or_fail(what)?;
         let pid = child.id();
         let (says, mut said) = mpsc::channel(1);
-        let greeting = Arc::new(greeting(self.state.as_ref(), was_killed));
-        let listener = listener.try_clone().and_then(tokio::net::UnixListener::from_std);
-        let listener = listener.or_fail(what)?;
-        let listening =
-            Listening { listener, pid, greeting, kernel: Arc::clone(&self.kernel), says };
+        let listening = self.listening(listener, pid, was_killed, says).or_fail(what)?;
+        let greeted = Arc::clone(&listening.greeted);
         let listening = tokio::spawn(listening.hear_all());
         // One that takes a mount over would leave it if it were stopped before it has it.
         let (mut is_stopping, mut may_stop) = (false, self.state.is_none());
@@ -228,7 +240,23 @@ impl Supervisor {
         if let (Some(pid), Some(dir)) = (pid, control::runtime_dir()) {
             control::remove_if_left(&dir.join(format!("attach-{pid}.sock")));
         }
-        Ok(Ended { status, is_stopping, has_served })
+        let has_kernel_files = greeted.load(Ordering::Acquire);
+        Ok(Ended { status, is_stopping, has_kernel_files, has_served })
+    }
+
+    /// What hears the process with this number, and tells it what it takes over.
+    fn listening(
+        &self,
+        listener: &UnixListener,
+        pid: Option<u32>,
+        was_killed: bool,
+        says: mpsc::Sender<StateReport>,
+    ) -> io::Result<Listening> {
+        let refused = self.refused.as_deref();
+        let greeting = Arc::new(greeting(self.state.as_ref(), was_killed, refused));
+        let listener = tokio::net::UnixListener::from_std(listener.try_clone()?)?;
+        let kernel = Arc::clone(&self.kernel);
+        Ok(Listening { listener, pid, greeting, kernel, greeted: Arc::default(), says })
     }
 
     /// Starts a process of the program that is installed now; if that cannot be, of the one that runs here.
@@ -248,13 +276,18 @@ impl Supervisor {
         }
         match start(&self.program) {
             Err(why) if self.state.is_some() => {
+                let refused = format!("cannot start {}: {why}", self.program.shown());
                 print_error(&format_args!(
-                    "longhaul: cannot start {}: {why}; the program that runs here goes on",
-                    self.program.shown()
+                    "longhaul: {refused}; the program that runs here goes on"
                 ));
-                start(own)
+                let started = start(own);
+                (self.is_own_program, self.refused) = (true, Some(refused));
+                started
             }
-            started => started,
+            started => {
+                self.refused = None;
+                started
+            }
         }
     }
 
@@ -276,6 +309,8 @@ struct Listening {
     pid: Option<u32>,
     greeting: Arc<Secret>,
     kernel: Arc<KernelFiles>,
+    /// Set when the process is given these files.
+    greeted: Arc<AtomicBool>,
     says: mpsc::Sender<StateReport>,
 }
 
@@ -306,6 +341,7 @@ impl Listening {
             return Ok(None);
         }
         let (greeting, kernel) = (Arc::clone(&self.greeting), Arc::clone(&self.kernel));
+        self.greeted.store(true, Ordering::Release);
         // It answers once it serves; if it ends before, so does the stream.
         let heard = spawn_blocking(move || {
             let state = greet(&stream, &greeting, kernel.device.as_ref(), &kernel.record)?;
@@ -321,28 +357,31 @@ fn is_not_started(status: ExitStatus) -> bool {
     matches!(status.code(), Some(126 | 127))
 }
 
-/// Whether it is the end of a program that has said what is wrong.
-fn is_error(status: ExitStatus) -> bool {
-    matches!(status.code(), Some(1 | 2))
-}
-
-/// Says `status` as the end of this process too; the one that ended has said why.
-fn end(status: ExitStatus) -> Outcome {
-    match status.code() {
-        Some(0) => Ok(()),
+/// Says its status as the end of this process too; the one that ended has said why.
+fn end(ended: &Ended) -> Outcome {
+    match ended.status.code() {
+        Some(0) if ended.has_served => Ok(()),
+        Some(0) => Err(Failure::new("the process that was to serve the mount ended before it did")),
         code => Err(Failure::already_printed(code == Some(2))),
     }
 }
 
-/// What follows from this end of a process; whether any has served the mount.
-fn next(status: ExitStatus, has_served: bool) -> Next {
-    match (status.code(), status.signal()) {
-        _ if !has_served => Next::End,
-        (Some(code), _) if code == i32::from(HANDED_OVER) => Next::Successor { was_killed: false },
-        (Some(code), _) if code == i32::from(TRY_AGAIN) => Next::TryAgain,
-        _ if is_not_started(status) => Next::TryAgain,
-        (Some(PANICKED), _) | (_, Some(_)) => Next::Successor { was_killed: true },
-        _ => Next::End,
+/// What follows from this end of a process; whether there is a mount that one has served, and whether this one was of the
+/// keeper's own program.
+fn next(ended: &Ended, is_kept: bool, is_own_program: bool) -> Next {
+    let &Ended { status, has_kernel_files, has_served, .. } = ended;
+    let ended_by = |code: u8| status.code() == Some(code.into());
+    let has_crashed = status.signal().is_some() || status.code() == Some(PANICKED);
+    let was_killed = has_crashed && has_kernel_files;
+    match has_served {
+        _ if !is_kept => Next::End,
+        true if ended_by(HANDED_OVER) => Next::Successor { was_killed: false },
+        true if has_crashed => Next::Successor { was_killed: true },
+        true => Next::End,
+        false if ended_by(TRY_AGAIN) => Next::TryAgain,
+        // It has said why the mount cannot go on, and knows how it was begun.
+        false if is_own_program && !has_crashed && !is_not_started(status) => Next::End,
+        false => Next::FailedStart { was_killed },
     }
 }
 
@@ -362,21 +401,61 @@ pub(super) fn socket_of(file: &Path, name: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    // wait(2): the code in the second byte, the signal in the first.
+    fn exited(code: impl Into<i32>) -> ExitStatus {
+        ExitStatus::from_raw(code.into() << 8)
+    }
+
+    fn ended(status: ExitStatus, has_served: bool) -> Ended {
+        Ended { status, is_stopping: false, has_kernel_files: true, has_served }
+    }
+
     #[test]
-    fn only_a_process_that_has_served_has_a_successor() {
-        // wait(2): the code in the second byte, the signal in the first.
-        let exited = |code: i32| ExitStatus::from_raw(code << 8);
+    fn process_that_has_served_has_a_successor_where_it_handed_over_or_was_killed() {
+        let after = |status| next(&ended(status, true), true, false);
         let killed = ExitStatus::from_raw(9);
-        assert_eq!(next(killed, false), Next::End);
-        assert_eq!(next(exited(HANDED_OVER.into()), false), Next::End);
-        assert_eq!(next(killed, true), Next::Successor { was_killed: true });
-        assert_eq!(next(exited(PANICKED), true), Next::Successor { was_killed: true });
-        assert_eq!(next(exited(HANDED_OVER.into()), true), Next::Successor { was_killed: false });
-        assert_eq!(next(exited(TRY_AGAIN.into()), true), Next::TryAgain);
-        assert_eq!(next(exited(127), true), Next::TryAgain, "its library is missing");
-        assert_eq!(next(exited(127), false), Next::End);
-        for code in [0, 1, 2] {
-            assert_eq!(next(exited(code), true), Next::End);
+        assert_eq!(after(killed), Next::Successor { was_killed: true });
+        assert_eq!(after(exited(PANICKED)), Next::Successor { was_killed: true });
+        assert_eq!(after(exited(HANDED_OVER)), Next::Successor { was_killed: false });
+        for code in [0, 1, 2, TRY_AGAIN] {
+            assert_eq!(after(exited(code)), Next::End);
+        }
+        assert!(end(&ended(exited(0), true)).is_ok());
+    }
+
+    #[test]
+    fn process_that_has_not_served_is_a_failed_start_unless_it_may_be_tried_again() {
+        let after = |status| next(&ended(status, false), true, false);
+        for signal in [9, 11] {
+            let killed = after(ExitStatus::from_raw(signal));
+            assert_eq!(killed, Next::FailedStart { was_killed: true });
+        }
+        assert_eq!(after(exited(PANICKED)), Next::FailedStart { was_killed: true });
+        for code in [0, 1, 2, 3, 126, 127, HANDED_OVER] {
+            assert_eq!(after(exited(code)), Next::FailedStart { was_killed: false }, "{code}");
+        }
+        assert_eq!(after(exited(TRY_AGAIN)), Next::TryAgain);
+        let at_once = ended(ExitStatus::from_raw(11), false);
+        let at_once = Ended { has_kernel_files: false, ..at_once };
+        assert_eq!(next(&at_once, true, false), Next::FailedStart { was_killed: false });
+        assert!(end(&ended(exited(0), false)).is_err());
+    }
+
+    #[test]
+    fn own_program_that_says_what_is_wrong_ends_the_mount_and_one_that_crashes_does_not() {
+        let after = |status| next(&ended(status, false), true, true);
+        for code in [0, 1, 2, HANDED_OVER] {
+            assert_eq!(after(exited(code)), Next::End);
+        }
+        assert_eq!(after(exited(TRY_AGAIN)), Next::TryAgain);
+        assert_eq!(after(exited(127)), Next::FailedStart { was_killed: false });
+        assert_eq!(after(ExitStatus::from_raw(11)), Next::FailedStart { was_killed: true });
+    }
+
+    #[test]
+    fn first_process_has_no_successor() {
+        for status in [exited(0), exited(HANDED_OVER), exited(127), ExitStatus::from_raw(9)] {
+            assert_eq!(next(&ended(status, false), false, false), Next::End);
         }
     }
 }
