@@ -1,5 +1,6 @@
 //! `longhaul upgrade`: a new process takes a mount over.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::attach::kept;
 use super::attached::{AttachStatus, attachments, look};
 use super::say_done;
 use super::umount::find;
+use crate::attachments::FileId;
 use crate::control;
 use crate::failure::{Failure, Outcome, print_error};
 
@@ -63,11 +65,12 @@ async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
     let Some((control, _)) = attachment(file.as_deref(), |its| its == pid).await else {
         return Err(Failure::new(format!("{uri}: its process has ended meanwhile")));
     };
+    let before = program(pid);
     let asked = control::ask(&control, "hand-over", PATIENCE).await;
     asked.map_err(|why| why.into_failure(&control).within(uri))?;
     loop {
         if let Some((_, status)) = attachment(file.as_deref(), |its| its != pid).await {
-            return told(uri, status);
+            return told(uri, status, before);
         }
         if !has_keeper(file.as_deref()) {
             return Err(Failure::new(format!("{uri}: no process could take it over")).hint(
@@ -79,15 +82,26 @@ async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
 }
 
 /// Says which process serves the mount now: a failure if it is not of the installed program.
-fn told(uri: &str, AttachStatus { pid, refused, .. }: AttachStatus) -> Outcome {
+fn told(
+    uri: &str,
+    AttachStatus { pid, refused, .. }: AttachStatus,
+    before: Option<FileId>,
+) -> Outcome {
+    let is_the_same = before.is_some() && program(pid) == before;
+    let same = if is_the_same { ", of the same program as before" } else { "" };
     match refused {
-        None => say_done(&format!("{uri} is served by process {pid}")),
+        None => say_done(&format!("{uri} is served by process {pid}{same}")),
         Some(why) => {
             Err(Failure::new(format!("{uri}: the program of before goes on, as process {pid}"))
                 .because(why)
                 .hint("nothing is lost; the log in the state directory says more"))
         }
     }
+}
+
+/// Which file the program of a process is (proc(5)); `None` if the system does not tell.
+fn program(pid: u32) -> Option<FileId> {
+    fs::metadata(format!("/proc/{pid}/exe")).ok().map(|found| FileId::of(&found))
 }
 
 /// The attachment that serves `file`, if its process is one that is meant.

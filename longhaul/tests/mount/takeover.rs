@@ -75,6 +75,7 @@ fn mount_that_is_upgraded_under_load_loses_and_fails_nothing() {
         let before = stage.server_after(None);
         let told = stage.longhaul("upgrade disk");
         assert!(told.contains("is served by process"), "{told}");
+        assert!(told.contains("of the same program as before"), "{told}");
         assert_ne!(stage.server_after(Some(before)), before);
     }
     stop.store(true, Ordering::Relaxed);
@@ -357,7 +358,8 @@ fn mount_goes_on_by_its_own_program_where_the_installed_one(ends: &str, why: &st
     // One that is installed later is tried again.
     fs::copy(LONGHAUL, program.with_extension("new")).unwrap();
     fs::rename(program.with_extension("new"), &program).unwrap();
-    stage.longhaul("upgrade disk");
+    let told = stage.longhaul("upgrade disk");
+    assert!(!told.contains("of the same program as before"), "{told}");
     let installed = stage.server_after(Some(own));
     assert_eq!(fs::read_link(format!("/proc/{installed}/exe")).unwrap(), program);
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "and written");
