@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::api::{Api, Handle, api};
 use super::{RbdError, c_string, check, text};
+use crate::allocator;
 
 /// How many seconds a cluster is waited for that does not answer.
 const CONNECTED_WITHIN: &str = "30";
@@ -77,6 +78,7 @@ impl Client {
     /// Connects. A request that has no answer fails after `patience`; it is waited for without end if `None`. It blocks.
     pub fn connect(access: &Access, patience: Option<Duration>) -> Result<Arc<Self>, RbdError> {
         let api = api().map_err(RbdError::Library)?;
+        allocator::keep_large();
         let user = access.user();
         let name = c_string(&user)?;
         let mut rados = ptr::null_mut();

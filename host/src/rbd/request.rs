@@ -71,6 +71,7 @@ impl Requests {
 
     /// Reads `len` bytes.
     pub async fn read(&self, at: u64, len: usize) -> io::Result<Bytes> {
+        // What librbd may leave out must not be what lay there before.
         let mut buffer = BytesMut::zeroed(len);
         let to = BufferStart(buffer.as_mut_ptr());
         let Ended { answer, buffer, .. } = self
