@@ -229,7 +229,7 @@ impl Server {
     pub fn transmit(&mut self, now: Time, outbox: &mut dyn Outbox) {
         // Connections in a row that may have nothing to send.
         let mut quiet = 0;
-        let active = self.sessions.active();
+        let active = self.sessions.wake(now);
         while outbox.has_room() {
             if let Some(transmit) = self.transmits.pop_front() {
                 transmit.push(outbox);

@@ -91,8 +91,11 @@ impl Sessions {
         self.active.iter().filter_map(|cid| self.get(*cid)?.pace()).min()
     }
 
-    /// How many may have packets to send.
-    pub(super) fn active(&self) -> usize {
+    /// How many may have packets to send: beside those that were changed, those that have something due by now, as an
+    /// acknowledgement.
+    pub(super) fn wake(&mut self, now: Time) -> usize {
+        let due = self.due(now);
+        self.active.extend(due);
         self.active.len()
     }
 
