@@ -73,10 +73,9 @@ pub fn return_large() {
 /// each request, each page of which the kernel would have to clear. [`return_large`] has no effect any more.
 pub fn keep_large() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets numbers; no memory is touched.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * LARGE);
+    for (number, value) in [(libc::M_MMAP_THRESHOLD, LARGE), (libc::M_TRIM_THRESHOLD, 2 * LARGE)] {
+        // SAFETY: sets a number; no memory is touched.
+        unsafe { libc::mallopt(number, value) };
     }
 }
 
@@ -277,19 +276,19 @@ mod tests {
         let faults = || {
             let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
             // SAFETY: it fills what the pointer leads to.
-            unsafe {
-                assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
-                usage.assume_init().ru_minflt
-            }
+            let asked = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+            assert_eq!(asked, 0);
+            // SAFETY: it was filled.
+            unsafe { usage.assume_init() }.ru_minflt
         };
         let touch = || {
-            // SAFETY: it is written to within its size, and freed once.
-            unsafe {
-                let buffer = libc::malloc(256 << 10);
-                assert!(!buffer.is_null());
-                std::hint::black_box(ptr::write_bytes(buffer.cast::<u8>(), 1, 256 << 10));
-                libc::free(buffer);
-            }
+            // SAFETY: it only asks for memory.
+            let buffer = unsafe { libc::malloc(256 << 10) };
+            assert!(!buffer.is_null());
+            // SAFETY: it has as many bytes.
+            unsafe { ptr::write_bytes(buffer.cast::<u8>(), 1, 256 << 10) };
+            // SAFETY: it was allocated so, and is not used after this.
+            unsafe { libc::free(std::hint::black_box(buffer)) };
         };
         touch();
         let before = faults();
