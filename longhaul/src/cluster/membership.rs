@@ -4,14 +4,15 @@
 //! once, and neither would know of the reservations that were made by the other. So all gateways write down which units are in
 //! which group, and two rules hold:
 //!
-//! - A gateway that starts with a unit in another group first lists it in both, then sees that nobody can be using it by the
-//!   former one (nobody holds that lease, no other gateway looks at its record), and only then takes it off there.
-//! - A gateway that has taken a lease reads the list before it opens a unit. One that is not listed in its group it does not open;
-//!   one that is about to leave the group stays in it.
+//! - A gateway that starts with a unit in another group first sees that nobody can be using it by the former one: nobody holds
+//!   that lease, no other gateway looks at its record. Then it replaces the list, if that is as it was read before.
+//! - A gateway that has taken a lease replaces the list by itself before it opens a unit. One that is not listed in its group it
+//!   does not open.
 //!
-//! The lease is written before the list is read here, and the list before the lease is read there: one of the two sees the other.
+//! The lease is taken before the list is replaced here, and looked at before the list is replaced there. Of the two that replace
+//! one version of the list the second fails, and reads it again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -66,13 +67,10 @@ impl Moved {
 
     fn failure(&self, why: String) -> Failure {
         Failure::new(self.text()).because(why).hint(
-            "`group` is the same at all gateways: to change it, end all of them in order, and start none with the configuration of before",
+            "`group` is the same at all gateways: to change it, end all of them in order, and start none with the configuration of before; one that was killed has its lease still: start and end it with that once",
         )
     }
 }
-
-/// The groups of each unit that is listed: one, or more while it changes its group.
-type Listed = BTreeMap<String, BTreeSet<GroupName>>;
 
 /// The units of `mine` that are in another group at the other gateways, as `found` says, and may be used by that. A group of
 /// which there never was a record is nobody's.
@@ -99,24 +97,12 @@ pub(super) fn moved(
 pub(super) fn settle(records: &dyn Records, mine: &Units, patience: Duration) -> Outcome {
     loop {
         let found = records.membership().or_fail(CANNOT_LIST)?;
-        let before = listed_in(found.as_ref(), mine)?;
-        let moves = moves(&before, mine);
-        let both = with(&before, mine);
+        let mut listed = listed_in(found.as_ref(), mine)?;
+        refuse_unless_free(records, &moves(&listed, mine), patience)?;
+        let before = listed.clone();
+        listed.extend(mine.clone());
         let version = found.as_ref().map_or(0, |found| found.version);
-        let is_listed = found.is_some() && before == both;
-        if !is_listed && !replace(records, &both, version + 1)? {
-            continue;
-        }
-        if moves.is_empty() {
-            return Ok(());
-        }
-        let version = if is_listed { version } else { version + 1 };
-        if let Err(why) = refuse_unless_free(records, &moves, patience) {
-            // It may stay listed in both: the next gateway that takes the lease takes it off here.
-            let _ = replace(records, &before, version + 1);
-            return Err(why);
-        }
-        if replace(records, &only(&both, mine), version + 1)? {
+        if (found.is_some() && listed == before) || replace(records, &listed, version + 1)? {
             return Ok(());
         }
     }
@@ -151,46 +137,27 @@ fn confirm(records: &dyn Records, mine: &Units) -> Outcome {
             return Err(Failure::new(CANNOT_LIST()).because("it is not there any more"));
         };
         let listed = listed_in(Some(&found), mine)?;
-        let is_elsewhere = |moved: &Moved| !listed[&moved.unit].contains(&moved.to);
-        if let Some(moved) = moves(&listed, mine).into_iter().find(is_elsewhere) {
+        if let Some(moved) = moves(&listed, mine).into_iter().next() {
             return Err(moved.failure("another gateway has started with that".to_owned()));
         }
-        let confirmed = only(&listed, mine);
-        if listed == confirmed || replace(records, &confirmed, found.version + 1)? {
+        // Whoever has looked at the lease before it was taken here finds another version now, and looks again.
+        if replace(records, &listed, found.version + 1)? {
             return Ok(());
         }
     }
 }
 
-fn replace(records: &dyn Records, listed: &Listed, version: u64) -> Outcome<bool> {
+fn replace(records: &dyn Records, listed: &Units, version: u64) -> Outcome<bool> {
     records.replace_membership(&record_of(listed, version)).or_fail(CANNOT_LIST)
 }
 
-/// Each other group that a unit of `mine` is listed in.
-fn moves(listed: &Listed, mine: &Units) -> Vec<Moved> {
-    let of = |(unit, to): (&String, &GroupName)| {
-        let others = listed.get(unit).into_iter().flatten().filter(|from| *from != to);
-        let moved =
-            |from: &GroupName| Moved { unit: unit.clone(), from: from.clone(), to: to.clone() };
-        others.map(moved).collect::<Vec<_>>()
+/// The units of `mine` that are listed in another group.
+fn moves(listed: &Units, mine: &Units) -> Vec<Moved> {
+    let moved = |(unit, to): (&String, &GroupName)| {
+        let from = listed.get(unit).filter(|from| *from != to)?;
+        Some(Moved { unit: unit.clone(), from: from.clone(), to: to.clone() })
     };
-    mine.iter().flat_map(of).collect()
-}
-
-/// Each unit of `mine` in its group too.
-fn with(listed: &Listed, mine: &Units) -> Listed {
-    let mut all = listed.clone();
-    for (unit, group) in mine {
-        all.entry(unit.clone()).or_default().insert(group.clone());
-    }
-    all
-}
-
-/// Each unit of `mine` in its group alone.
-fn only(listed: &Listed, mine: &Units) -> Listed {
-    let mut all = listed.clone();
-    all.extend(mine.iter().map(|(unit, group)| (unit.clone(), [group.clone()].into())));
-    all
+    mine.iter().filter_map(moved).collect()
 }
 
 /// Refuses it where somebody may be using a unit by the group that it was in.
@@ -237,10 +204,9 @@ fn refuse_registered(moved: &Moved, record: &Record) -> Outcome {
 }
 
 /// A line for each unit, in the place of an image of its group.
-fn record_of(listed: &Listed, version: u64) -> Record {
+fn record_of(listed: &Units, version: u64) -> Record {
     let mut groups: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    for (unit, group) in listed.iter().flat_map(|(unit, all)| all.iter().map(move |it| (unit, it)))
-    {
+    for (unit, group) in listed {
         let lines = groups.entry(group.to_string()).or_default();
         lines.extend(unit.as_bytes());
         lines.push(b'\n');
@@ -250,18 +216,16 @@ fn record_of(listed: &Listed, version: u64) -> Record {
 
 /// A unit that is not in the list is a new one. Before there is a list all are in the group that has no name: gateways of a
 /// release without groups may be using them.
-fn listed_in(found: Option<&Record>, mine: &Units) -> Outcome<Listed> {
+fn listed_in(found: Option<&Record>, mine: &Units) -> Outcome<Units> {
     let Some(record) = found else {
-        return Ok(mine.keys().map(|unit| (unit.clone(), [GroupName::default()].into())).collect());
+        return Ok(mine.keys().map(|unit| (unit.clone(), GroupName::default())).collect());
     };
     let damaged = || Failure::new("the record with the groups of the cluster makes no sense");
-    let mut listed = Listed::new();
+    let mut listed = Units::new();
     for (group, lines) in &record.units {
         let group: GroupName = group.parse().map_err(|_| damaged())?;
         let lines = str::from_utf8(lines).map_err(|_| damaged())?;
-        for unit in lines.lines() {
-            listed.entry(unit.to_owned()).or_default().insert(group.clone());
-        }
+        listed.extend(lines.lines().map(|unit| (unit.to_owned(), group.clone())));
     }
     Ok(listed)
 }
@@ -356,8 +320,7 @@ mod tests {
             );
         });
         let a = gateway(home.path(), "a");
-        let listed = listed_in(a.membership().unwrap().as_ref(), &Units::new()).unwrap();
-        assert_eq!(listed["t/0"], ["default".parse().unwrap()].into());
+        assert_eq!(a.membership().unwrap(), None);
     }
 
     fn confirmed(places: &Places, groups: &[(&str, &str)]) -> Result<(), String> {
@@ -377,23 +340,23 @@ mod tests {
         confirmed(&a, &[("u/0", "web")]).unwrap();
     }
 
-    /// The other one has listed it in both groups, and has not seen yet that nobody uses it by the first one.
+    /// One that starts has looked at the lease before it is taken, and replaces the list afterwards.
     #[test]
-    fn unit_stays_in_the_group_whose_lease_is_taken_while_it_changes_its_group() {
+    fn unit_stays_in_the_group_whose_lease_is_taken_while_it_is_to_change_its_group() {
         let home = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| gateway(home.path(), name));
-        let web = [("t/0", "web")];
+        let (web, db) = ([("t/0", "web")], [("t/0", "db")]);
         settled(&a, &web).unwrap();
-        let found = a.membership().unwrap().unwrap();
-        let both = with(&listed_in(Some(&found), &Units::new()).unwrap(), &units(&[("t/0", "db")]));
-        assert!(replace(&b, &both, found.version + 1).unwrap());
-        confirmed(&a, &web).unwrap();
-        let last = only(&both, &units(&[("t/0", "db")]));
-        assert!(!replace(&b, &last, found.version + 2).unwrap(), "it may not go on by that");
-        confirmed(&b, &[("t/0", "db")]).unwrap_err();
+        let seen = a.membership().unwrap().unwrap();
         record(home.path(), "web", &held());
-        let why = settled(&b, &[("t/0", "db")]).unwrap_err();
+        confirmed(&a, &web).unwrap();
+        assert!(!replace(&b, &units(&db), seen.version + 1).unwrap(), "it may not go on by that");
+        let why = settled(&b, &db).unwrap_err();
         assert!(why.contains("b has the lease of the group web"), "{why}");
+        confirmed(&b, &db).unwrap_err();
+        // Who is refused leaves nothing behind.
+        settled(&a, &web).unwrap();
+        settled(&b, &web).unwrap();
         confirmed(&a, &web).unwrap();
     }
 

@@ -91,6 +91,8 @@ struct Opening {
     role: watch::Receiver<Role>,
     reporter: Reporter,
     membership: Membership,
+    /// That was asked with the lease that it has. Not with each attempt: who asks makes others that start look again.
+    is_confirmed: bool,
     media: Media,
     /// It is tried many times.
     log_limiter: Arc<LineLimiter>,
@@ -107,7 +109,7 @@ impl Opening {
                 Ok(Err(failures)) => {
                     self.report(&failures);
                     if begun.elapsed() >= self.reporter.patience() && !self.is_any_locked() {
-                        self.reporter.closed().await;
+                        self.give_back().await;
                     }
                 }
                 // What comes to be open later is closed at once. Nothing else is asked of a file system that hangs.
@@ -116,13 +118,19 @@ impl Opening {
                         "the volumes could not be opened within {} s",
                         OPEN_WITHIN.as_secs()
                     ))]);
-                    self.reporter.closed().await;
+                    self.give_back().await;
                 }
             }
             if !self.goes_on().await {
                 return Done::Nothing;
             }
         }
+    }
+
+    /// The lease, which may be taken again later.
+    async fn give_back(&mut self) {
+        self.is_confirmed = false;
+        self.reporter.closed().await;
     }
 
     /// Whether another process has the file of one.
@@ -147,9 +155,12 @@ impl Opening {
     }
 
     /// All of them, or none; then why each that failed did.
-    async fn open_all(&self) -> Result<Vec<Chain>, Vec<Failure>> {
-        let membership = self.membership.clone();
-        blocking(move || membership.confirm()).await.map_err(|why| vec![why])?;
+    async fn open_all(&mut self) -> Result<Vec<Chain>, Vec<Failure>> {
+        if !self.is_confirmed {
+            let membership = self.membership.clone();
+            blocking(move || membership.confirm()).await.map_err(|why| vec![why])?;
+            self.is_confirmed = true;
+        }
         let state = self.state.as_deref();
         let served = served_before(state).await.map_err(|why| vec![why])?;
         let open = |volume: Served| {
@@ -289,6 +300,7 @@ impl Live {
             role: its.roles(),
             reporter: its.reporter(),
             membership: its.membership(),
+            is_confirmed: false,
             media: its.media(),
             log_limiter: its.take_over_log(),
         };
