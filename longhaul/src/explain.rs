@@ -191,11 +191,7 @@ pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
         _ => None,
     };
     let is_fleeting = why.is_fleeting();
-    fleeting_if(is_fleeting, hinted(Failure::new(what).because(why), hint))
-}
-
-const fn fleeting_if(is_fleeting: bool, failure: Failure) -> Failure {
-    if is_fleeting { failure.fleeting() } else { failure }
+    hinted(Failure::new(what).because(why), hint).fleeting_if(is_fleeting)
 }
 
 fn hinted(failure: Failure, hint: Option<&'static str>) -> Failure {
@@ -225,7 +221,7 @@ fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
     let is_fleeting = why.is_fleeting();
-    fleeting_if(is_fleeting, explain_at_length(what, why))
+    explain_at_length(what, why).fleeting_if(is_fleeting)
 }
 
 fn explain_at_length(what: String, why: ConnectError) -> Failure {

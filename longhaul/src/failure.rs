@@ -45,8 +45,8 @@ impl Failure {
     /// again: for how long that is worth while is decided there.
     #[must_use]
     pub fn of_volume(what: impl Into<String>, why: volume::Error) -> Self {
-        let fleeting = why.kind.blame() == Blame::Circumstance;
-        Self { fleeting, ..Self::new(what).because(why) }
+        let is_fleeting = why.kind.blame() == Blame::Circumstance;
+        Self::new(what).because(why).fleeting_if(is_fleeting)
     }
 
     /// Nobody reads what the program prints.
@@ -66,6 +66,12 @@ impl Failure {
     pub const fn fleeting(mut self) -> Self {
         self.fleeting = true;
         self
+    }
+
+    /// The same where that is so of its cause.
+    #[must_use]
+    pub const fn fleeting_if(self, is_fleeting: bool) -> Self {
+        if is_fleeting { self.fleeting() } else { self }
     }
 
     /// Whether it may be over when it is tried again.

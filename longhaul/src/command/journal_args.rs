@@ -232,8 +232,7 @@ async fn open_found(path: &Path) -> Outcome<JournalSource> {
 /// Why a journal cannot be used: for now, if somebody looks at it.
 fn unusable(path: &Path, why: JournalError) -> Failure {
     let is_in_use = matches!(why, JournalError::InUse);
-    let failure = Failure::new(cannot_use(path)).because(why);
-    if is_in_use { failure.fleeting() } else { failure }
+    Failure::new(cannot_use(path)).because(why).fleeting_if(is_in_use)
 }
 
 /// Reads a journal that is to be used.
