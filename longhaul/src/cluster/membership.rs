@@ -79,7 +79,7 @@ pub(super) fn moved(
     found: Option<&Record>,
     mine: &Units,
 ) -> Outcome<Vec<Moved>> {
-    let mut all = moves(&listed_in(found, mine)?, mine);
+    let mut all = listed_elsewhere(&listed_in(found, mine)?, mine);
     let mut used: BTreeMap<GroupName, bool> = BTreeMap::new();
     for Moved { from, .. } in &all {
         if !used.contains_key(from) {
@@ -98,7 +98,7 @@ pub(super) fn settle(records: &dyn Records, mine: &Units, patience: Duration) ->
     loop {
         let found = records.membership().or_fail(CANNOT_LIST)?;
         let mut listed = listed_in(found.as_ref(), mine)?;
-        refuse_unless_free(records, &moves(&listed, mine), patience)?;
+        refuse_unless_free(records, &listed_elsewhere(&listed, mine), patience)?;
         let before = listed.clone();
         listed.extend(mine.clone());
         let version = found.as_ref().map_or(0, |found| found.version);
@@ -122,8 +122,7 @@ impl Membership {
         Self { records, mine: Arc::new(mine) }
     }
 
-    /// What a gateway that has taken the lease of the group asks before it opens the units: whether all other gateways have them
-    /// in this group. None of them changes that any more. It may wait for where the list is.
+    /// See [`confirm`]. It may wait for where the list is.
     pub fn confirm(&self) -> Outcome {
         confirm(&*self.records, &self.mine)
     }
@@ -137,7 +136,7 @@ fn confirm(records: &dyn Records, mine: &Units) -> Outcome {
             return Err(Failure::new(CANNOT_LIST()).because("it is not there any more"));
         };
         let listed = listed_in(Some(&found), mine)?;
-        if let Some(moved) = moves(&listed, mine).into_iter().next() {
+        if let Some(moved) = listed_elsewhere(&listed, mine).into_iter().next() {
             return Err(moved.failure("another gateway has started with that".to_owned()));
         }
         // Whoever has looked at the lease before it was taken here finds another version now, and looks again.
@@ -152,7 +151,7 @@ fn replace(records: &dyn Records, listed: &Units, version: u64) -> Outcome<bool>
 }
 
 /// The units of `mine` that are listed in another group.
-fn moves(listed: &Units, mine: &Units) -> Vec<Moved> {
+fn listed_elsewhere(listed: &Units, mine: &Units) -> Vec<Moved> {
     let moved = |(unit, to): (&String, &GroupName)| {
         let from = listed.get(unit).filter(|from| *from != to)?;
         Some(Moved { unit: unit.clone(), from: from.clone(), to: to.clone() })

@@ -40,6 +40,11 @@ use crate::target::lun::{Disk, Shared, since_boot};
 /// For how long another gateway is looked for at least, before it is taken for one that is not there.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long another gateway with this lease is looked for.
+fn seen_within(lease: Duration) -> Duration {
+    lease.max(SEEN_WITHIN)
+}
+
 /// The part of this gateway in its cluster.
 pub struct Cluster {
     options: ClusterOptions,
@@ -58,7 +63,7 @@ impl Cluster {
             places.try_rights(first)?;
         }
         let units = units(config);
-        settle(&*places, &units, options.lease.max(SEEN_WITHIN))?;
+        settle(&*places, &units, seen_within(options.lease))?;
         let fences = Fences::new(&options);
         let mut groups = BTreeMap::new();
         for name in &names {

@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use super::SEEN_WITHIN;
 use super::driver::{Request, tell};
+use super::seen_within;
 use super::store::RecordStore;
 use crate::failure::{Failure, OrFail as _, Outcome};
 
@@ -76,7 +76,7 @@ impl Mover {
             seen.or_fail(what)?.or_fail(what)?.or_fail(what)
         };
         let (before, began) = (look().await?, Instant::now());
-        while began.elapsed() < self.lease.max(SEEN_WITHIN) {
+        while began.elapsed() < seen_within(self.lease) {
             sleep(self.lease / LOOKS).await;
             if look().await? != before {
                 return Ok(true);
