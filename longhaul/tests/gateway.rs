@@ -430,13 +430,19 @@ fn relay(
     }
 }
 
-fn pass_responses(mut from: &TcpStream, mut to: &TcpStream, loses: &AtomicBool) -> io::Result<()> {
+/// The next PDU, without digests (RFC 7143, 11.2).
+fn read_pdu(mut from: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut pdu = vec![0; BHS_LEN];
+    from.read_exact(&mut pdu)?;
+    let data = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]) as usize;
+    pdu.resize(BHS_LEN + data.next_multiple_of(4), 0);
+    from.read_exact(&mut pdu[BHS_LEN..])?;
+    Ok(pdu)
+}
+
+fn pass_responses(from: &TcpStream, mut to: &TcpStream, loses: &AtomicBool) -> io::Result<()> {
     loop {
-        let mut pdu = vec![0; BHS_LEN];
-        from.read_exact(&mut pdu)?;
-        let data = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]) as usize;
-        pdu.resize(BHS_LEN + data.next_multiple_of(4), 0);
-        from.read_exact(&mut pdu[BHS_LEN..])?;
+        let pdu = read_pdu(from)?;
         // SCSI Response (RFC 7143, 11.4).
         if pdu[0] & 0x3F == 0x21 && loses.swap(false, Ordering::AcqRel) {
             return Ok(());

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use proto::iscsi::header::{BHS_LEN, DataOut, Header, ScsiCommand, TaskFunction, TaskResponse};
+use proto::iscsi::header::{DataOut, Header, ScsiCommand, TaskFunction, TaskResponse};
 use proto::scsi::Sense;
 use proto::scsi::sense::{Additional, Key};
 use tempfile::TempDir;
@@ -66,13 +66,9 @@ impl Link {
         }
     }
 
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream, is_up: bool) -> io::Result<()> {
+    fn pass(&self, from: &TcpStream, mut to: &TcpStream, is_up: bool) -> io::Result<()> {
         loop {
-            let mut pdu = vec![0; BHS_LEN];
-            from.read_exact(&mut pdu)?;
-            let data = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]) as usize;
-            pdu.resize(BHS_LEN + data.next_multiple_of(4), 0);
-            from.read_exact(&mut pdu[BHS_LEN..])?;
+            let pdu = super::read_pdu(from)?;
             let (traffic, changed) = &*self.traffic;
             let mut traffic = traffic.lock().unwrap();
             match (is_up, pdu[0] & 0x3F) {
