@@ -55,17 +55,24 @@ impl Pair {
         }
     }
 
-    /// `web` is active at the first gateway, and `db` at the second one.
-    fn with_a_group_each(mut self) -> Self {
+    /// Both groups are active at the first gateway, and the second one runs.
+    pub(crate) fn with_both_at_the_first(mut self) -> Self {
         self.start(0);
         self.until_group(0, "web", "active");
         self.until_group(0, "db", "active");
         self.start(1);
-        self.ask(1, &["move", "db"]);
-        self.until_group(1, "db", "active");
         self
     }
 
+    /// `web` is active at the first gateway, and `db` at the second one.
+    fn with_a_group_each(self) -> Self {
+        let pair = self.with_both_at_the_first();
+        pair.ask(1, &["move", "db"]);
+        pair.until_group(1, "db", "active");
+        pair
+    }
+
+    /// The newest record of a group.
     fn record_of(&self, group: &str) -> Record {
         self.newest(&format!("group-{group}"))
     }
@@ -145,11 +152,7 @@ fn each_group_is_active_at_one_gateway_and_has_its_own_reservations() {
 /// What lies in a connection of the group that moves must not be carried out; what lies in others is none of its business.
 #[test]
 fn group_that_moves_ends_the_sessions_with_its_targets_and_no_others() {
-    let mut pair = of_two_groups([1, 2]);
-    pair.start(0);
-    pair.until_group(0, "web", "active");
-    pair.until_group(0, "db", "active");
-    pair.start(1);
+    let pair = of_two_groups([1, 2]).with_both_at_the_first();
     let (mut web, mut db) =
         (session(pair.address(0), HOST), session_with(pair.address(0), HOST, DATA));
     let epoch = pair.epoch("db");
@@ -215,10 +218,7 @@ fn gateway_with_another_group_for_a_volume_ends_at_its_start() {
 /// the lease of a group where the volume is no more leaves the volume alone.
 #[test]
 fn gateway_opens_no_volume_that_is_listed_in_another_group() {
-    let mut pair = of_two_groups([1, 2]);
-    pair.start(0);
-    pair.until_group(0, "web", "active");
-    pair.start(1);
+    let mut pair = of_two_groups([1, 2]).with_both_at_the_first();
     let mut list = pair.newest("groups");
     let (unit, version) = (format!("{TARGET}/0"), list.version + 1);
     assert_eq!(list.units["web"], format!("{unit}\n").into_bytes());
@@ -241,7 +241,7 @@ fn gateway_opens_no_volume_that_is_listed_in_another_group() {
 /// Whoever names a volume means its group, at whichever gateway.
 #[test]
 fn administrator_moves_the_group_of_the_volume_that_he_names() {
-    let mut pair = of_two_groups([1, 2]);
+    let pair = of_two_groups([1, 2]);
     let longhaul = |words: &[&str]| {
         let (said, status) = run(Command::new(LONGHAUL).args(words).current_dir(pair.home.path()));
         assert!(status.success(), "{said}");
@@ -255,10 +255,7 @@ fn administrator_moves_the_group_of_the_volume_that_he_names() {
              administrator = true\n"
         )
     });
-    pair.start(0);
-    pair.until_group(0, "web", "active");
-    pair.until_group(0, "db", "active");
-    pair.start(1);
+    let pair = pair.with_both_at_the_first();
     let epoch = pair.epoch("web");
     for (at, next) in [(1, 1), (1, 0)] {
         let uri = format!("iscsi://{}/{DATA}/0?pin={server}", pair.address(at));
@@ -294,11 +291,7 @@ fn clients_that_prefer_different_paths_move_nothing() {
 /// One of the two fences of one gateway ends it, and the other group is taken over as well.
 #[test]
 fn both_groups_of_a_gateway_that_is_killed_are_taken_over() {
-    let mut pair = of_two_groups([1, 2]);
-    pair.start(0);
-    pair.until_group(0, "web", "active");
-    pair.until_group(0, "db", "active");
-    pair.start(1);
+    let mut pair = of_two_groups([1, 2]).with_both_at_the_first();
     pair.kill(0);
     for (group, target) in [("web", TARGET), ("db", DATA)] {
         pair.until_group(1, group, "active");
@@ -310,16 +303,13 @@ fn both_groups_of_a_gateway_that_is_killed_are_taken_over() {
 /// It comes back to the gateway that is preferred, once, and not against whoever moves it.
 #[test]
 fn group_comes_back_to_the_gateway_that_prefers_it() {
-    let mut pair = of_two_groups([1, 2]);
+    let pair = of_two_groups([1, 2]);
     pair.edit(|config| {
         let group = if config.contains("gateway = 'a'") { "web" } else { "db" };
         let config = config.replace("lease = '4s'", "lease = '2s'");
         config.replace("[cluster]\n", &format!("[cluster]\nprefers = ['{group}']\n"))
     });
-    pair.start(0);
-    pair.until_group(0, "web", "active");
-    pair.until_group(0, "db", "active");
-    pair.start(1);
+    let mut pair = pair.with_both_at_the_first();
     pair.until_group(1, "db", "active");
     let moved = pair.epoch("db");
     pair.kill(1);

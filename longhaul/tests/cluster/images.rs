@@ -326,7 +326,7 @@ fn move_of_an_image_without_another_gateway_is_refused() {
 /// The connection of a group is its own: the storage takes nothing more of one, and all of the other.
 #[test]
 fn group_of_images_whose_address_is_shut_out_leaves_the_other_group_active() {
-    let mut pair = of_image("grouped", FEATURES, [1, 2]);
+    let pair = of_image("grouped", FEATURES, [1, 2]);
     let cluster = Arc::clone(pair.cluster());
     cluster.ceph(&format!("rbd create --size 1M --image-feature {FEATURES} rbd/grouped-data"));
     let uri = cluster.uri("rbd/grouped-data");
@@ -335,10 +335,7 @@ fn group_of_images_whose_address_is_shut_out_leaves_the_other_group_active() {
     });
     let (said, status) = pair.run(0, &["check"]);
     assert_eq!(status, Some(0), "{said}");
-    pair.start(0);
-    pair.until_group(0, "web", "active");
-    pair.until_group(0, "db", "active");
-    pair.start(1);
+    let pair = pair.with_both_at_the_first();
     let records = |pair: &Pair| {
         ["web", "db"].map(|group| pair.record_in(&format!("longhaul-cluster.{group}")))
     };
