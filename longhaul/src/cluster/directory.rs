@@ -5,15 +5,15 @@
 //! so that a gateway that was stopped in the middle of a change notices that the version it has read is gone.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX};
+use proto::cluster::{GatewayName, RECORD_MAX, Record, Sign, Signs, UNITS_MAX};
 use tempfile::{NamedTempFile, TempPath};
 
-use super::store::{RecordName, RecordStore, Signs};
+use super::store::{RecordName, RecordStore};
 use crate::printable::Shown as _;
 
 /// How many versions stay.
@@ -21,8 +21,14 @@ const KEPT: u64 = 64;
 
 const PREFIX: &str = "record-";
 
+/// What the name of a gateway ends with in that of a new file. It is in none: that of another gateway may begin as this one's.
+const NEW_END: char = '~';
+
 /// How the names of files begin that tell when a gateway has looked.
 const SEEN: &str = "seen-";
+
+/// The longest line with a weight.
+const WEIGHT_MAX: u64 = 8;
 
 /// The digits of a version in a name.
 const DIGITS: usize = 20;
@@ -51,7 +57,7 @@ impl Directory {
             // With the record its directory must not be lost.
             File::open(path)?.sync_all()?;
         }
-        let (path, new) = (own, format!("new-{gateway}-"));
+        let (path, new) = (own, format!("new-{gateway}{NEW_END}"));
         let seen = path.join(format!("{SEEN}{gateway}"));
         let directory = Self { path, new, seen };
         directory.remove_left()?;
@@ -186,6 +192,21 @@ fn is_version(digits: &str) -> bool {
     digits.len() == DIGITS && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
+/// What a gateway shows by this file.
+fn sign_at(path: &Path) -> io::Result<Sign> {
+    let found = fs::symlink_metadata(path)?;
+    let at = found.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let weight = if found.is_file() { weight_in(File::open(path)?)? } else { 0 };
+    Ok(Sign { mark: at.as_nanos().to_be_bytes().to_vec(), weight })
+}
+
+/// 0 without a number: a release without weights leaves the file empty.
+fn weight_in(file: impl Read) -> io::Result<u16> {
+    let mut text = Vec::new();
+    file.take(WEIGHT_MAX).read_to_end(&mut text)?;
+    Ok(str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok()).unwrap_or(0))
+}
+
 fn is_full(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -222,9 +243,18 @@ impl RecordStore for Directory {
         Ok(true)
     }
 
-    fn show_presence(&self) -> io::Result<()> {
-        let file = File::options().create(true).write(true).truncate(false).open(&self.seen)?;
-        file.set_modified(SystemTime::now())
+    /// By the time of change of a file, whose content is written once: a full file system takes no more.
+    fn show_presence(&self, weight: u16) -> io::Result<()> {
+        let mut options = File::options();
+        let mut file =
+            options.create(true).read(true).write(true).truncate(false).open(&self.seen)?;
+        file.set_modified(SystemTime::now())?;
+        if weight_in(&mut file)? == weight {
+            return Ok(());
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{weight}")
     }
 
     /// When each of them has looked last, by a clock of its own.
@@ -232,11 +262,10 @@ impl RecordStore for Directory {
         let mut seen = Signs::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(SEEN) && entry.path() != self.seen {
-                let at = fs::symlink_metadata(entry.path())?.modified()?;
-                let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-                seen.insert(name, at.as_nanos().to_be_bytes().to_vec());
+            let name = entry.file_name();
+            let gateway = name.to_str().and_then(|name| name.strip_prefix(SEEN)?.parse().ok());
+            if let Some(gateway) = gateway.filter(|_| entry.path() != self.seen) {
+                seen.insert(gateway, sign_at(&entry.path())?);
             }
         }
         Ok(seen)
@@ -284,7 +313,7 @@ mod tests {
         let again = of(home.path(), "b", "web").unwrap();
         assert_eq!(again.read().unwrap(), Some(record(2, 3)));
         assert_eq!(default.read().unwrap(), Some(record(1, 1)));
-        again.show_presence().unwrap();
+        again.show_presence(0).unwrap();
         assert_eq!(
             (default.others_seen().unwrap().len(), web.others_seen().unwrap().len()),
             (0, 1)
@@ -320,12 +349,19 @@ mod tests {
     fn gateway_that_looks_again_is_seen_by_others_and_not_by_itself() {
         let home = tempfile::tempdir().unwrap();
         let [one, two] = ["a", "b"].map(|name| directory(home.path(), name));
-        one.show_presence().unwrap();
+        one.show_presence(7).unwrap();
         assert_eq!(one.others_seen().unwrap().len(), 0);
         let before = two.others_seen().unwrap();
         assert_eq!(before.len(), 1);
-        one.show_presence().unwrap();
-        assert_ne!(two.others_seen().unwrap(), before);
+        assert_eq!(before[&"a".parse().unwrap()].weight, 7);
+        // With another configuration.
+        one.show_presence(1000).unwrap();
+        let after = two.others_seen().unwrap();
+        assert_ne!(before, after);
+        assert_eq!(after[&"a".parse().unwrap()].weight, 1000);
+        // A release without weights leaves it empty.
+        fs::write(home.path().join("seen-a"), "").unwrap();
+        assert_eq!(two.others_seen().unwrap()[&"a".parse().unwrap()].weight, 0);
     }
 
     /// Beneath a file system that is not mounted there is another directory, or none.
@@ -342,14 +378,14 @@ mod tests {
     #[test]
     fn files_of_a_life_that_was_killed_are_removed_and_those_of_others_are_not() {
         let home = tempfile::tempdir().unwrap();
-        for name in ["new-a-x1", "new-b-x1", "else"] {
+        for name in ["new-a~x1", "new-a-b~x1", "else"] {
             fs::write(home.path().join(name), "").unwrap();
         }
         directory(home.path(), "a");
         let left = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(
             left.collect::<std::collections::BTreeSet<_>>(),
-            ["else", "new-b-x1"].map(Into::into).into()
+            ["else", "new-a-b~x1"].map(Into::into).into()
         );
     }
 
@@ -413,7 +449,7 @@ mod tests {
         for version in 1..=3 {
             assert!(store.replace(&record(version, 1)).unwrap());
         }
-        fs::hard_link(store.path(1), small.0.path().join("new-b-left")).unwrap();
+        fs::hard_link(store.path(1), small.0.path().join("new-b~left")).unwrap();
         fs::write(small.0.path().join("volume"), vec![1; 2 << 20]).unwrap_err();
         let replaced = store.replace(&record(3, 9));
         assert!(!matches!(replaced, Ok(true)), "another one is there");

@@ -67,7 +67,8 @@ pub(super) async fn tell(
 /// See the module.
 pub(super) struct Driver {
     lease: Lease,
-    settings: Settings,
+    /// Others know the weight of this gateway.
+    has_shown: bool,
     store: Arc<dyn RecordStore>,
     fences: Fences,
     client: CurrentClient,
@@ -106,8 +107,8 @@ impl Driver {
         permit: Arc<MediumPermit>,
     ) -> Self {
         Self {
-            lease: Lease::new(settings.clone(), now()),
-            settings,
+            lease: Lease::new(settings, now()),
+            has_shown: false,
             store,
             fences,
             client,
@@ -156,6 +157,7 @@ impl Driver {
                     self.until_asked(sleep_until(until.min(next))).await;
                 }
                 Step::Read => self.read().await,
+                Step::Look => self.look().await,
                 Step::Write(record) => self.write(record).await,
                 Step::Fence(former) => {
                     let done = self.during(self.fences.clone().fence(former)).await;
@@ -176,7 +178,7 @@ impl Driver {
         }
         let record = self.lease.record();
         if self.published.publish(role, record) {
-            let (gateway, epoch) = (&self.settings.me.gateway, record.epoch);
+            let (gateway, epoch) = (&self.lease.settings().me.gateway, record.epoch);
             let (group, role) = (self.published.group(), name_of(role));
             tracing::info!(%gateway, %group, role, epoch, "cluster: the role of this gateway has changed");
         }
@@ -304,7 +306,7 @@ impl Driver {
         let connected =
             connected.map_err(|why| self.report("used: no connection to the media", &why));
         let Ok(connected) = connected else {
-            self.next_address = Instant::now() + self.settings.lease / RETRIES;
+            self.next_address = Instant::now() + self.lease.settings().lease / RETRIES;
             return;
         };
         self.lease.set_address(connected.address.clone());
@@ -318,16 +320,18 @@ impl Driver {
     async fn read(&mut self) {
         // Those who ask from here on want what is there then.
         let refreshes = std::mem::take(&mut self.refreshes);
-        let store = Arc::clone(&self.store);
+        let (store, weight) = (Arc::clone(&self.store), self.lease.settings().weight);
         let look = move || {
             let found = store.read()?;
             // Not where another directory is in the place of that of the cluster. Whoever wants to move finds out.
-            if found.is_some() {
-                let _ = store.show_presence();
-            }
-            Ok(found)
+            let has_shown = found.is_some() && store.show_presence(weight).is_ok();
+            Ok((found, has_shown))
         };
-        let found = self.operation(look).await.and_then(|found| self.check(found));
+        let looked = self.operation(look).await;
+        let found = looked.and_then(|(found, has_shown)| {
+            self.has_shown |= has_shown;
+            self.check(found)
+        });
         let failed = found.as_ref().err().map(|why| (why.kind(), why.to_string()));
         let found = found.map_err(|why| self.report("read", &why));
         self.lease.read(now(), found);
@@ -339,6 +343,15 @@ impl Driver {
         if !self.refreshes.is_empty() {
             self.lease.refresh(now());
         }
+    }
+
+    /// Which other gateways there are.
+    async fn look(&mut self) {
+        let store = Arc::clone(&self.store);
+        let signs = self.operation(move || store.others_seen()).await;
+        let signs =
+            signs.map_err(|why| self.report("compared with what other gateways show", &why));
+        self.lease.others_seen(now(), signs.ok());
     }
 
     /// Refuses a record that this gateway cannot go by: to use the media without the reservations in it would be to ignore
@@ -360,9 +373,19 @@ impl Driver {
 
     async fn write(&mut self, record: Record) {
         let (store, begun) = (Arc::clone(&self.store), Instant::now());
-        let written = match self.operation(move || store.replace(&record)).await {
-            Ok(true) => Written::Done,
-            Ok(false) => {
+        let weight = (!self.has_shown).then_some(self.lease.settings().weight);
+        let replace = move || {
+            let is_done = store.replace(&record)?;
+            // The first record of a cluster is there only now.
+            let has_shown = weight.is_none_or(|weight| store.show_presence(weight).is_ok());
+            Ok((is_done, has_shown))
+        };
+        let written = match self.operation(replace).await {
+            Ok((true, has_shown)) => {
+                self.has_shown = has_shown;
+                Written::Done
+            }
+            Ok((false, _)) => {
                 self.during(sleep(AFTER_CONFLICT)).await;
                 Written::Conflict
             }
@@ -413,7 +436,7 @@ impl Driver {
             });
             called.await.map_err(io::Error::other)?
         };
-        let longest = (self.settings.lease / 2).min(CALL_MAX);
+        let longest = (self.lease.settings().lease / 2).min(CALL_MAX);
         let done = self.during(timeout(longest, call)).await;
         done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }

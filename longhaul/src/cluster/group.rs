@@ -51,7 +51,7 @@ impl Group {
     ) -> Self {
         let (requests, asked) = mpsc::channel(64);
         let permit = Arc::<MediumPermit>::default();
-        let (tell, roles, observer) = Published::new(name, &permit);
+        let (tell, roles, observer) = Published::new(name, settings.weight, &permit);
         let client = CurrentClient::default();
         let (gateway, lease) = (settings.me.gateway.clone(), settings.lease);
         let places = (Arc::clone(&store), fences, Arc::clone(&client));

@@ -12,15 +12,15 @@
 //! The lease is taken before the list is replaced here, and looked at before the list is replaced there. Of the two that replace
 //! one version of the list the second fails, and reads it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use proto::cluster::{GroupName, Record};
+use proto::cluster::{GroupName, Record, Signs};
 
-use super::store::{RecordStore, Signs};
+use super::store::RecordStore;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::target::lun::is_anybody_registered;
 
@@ -97,6 +97,9 @@ pub(super) fn moved(
 pub(super) fn settle(records: &dyn Records, mine: &Units, patience: Duration) -> Outcome {
     loop {
         let found = records.membership().or_fail(CANNOT_LIST)?;
+        if found.is_none() {
+            refuse_removed(records, mine)?;
+        }
         let mut listed = listed_in(found.as_ref(), mine)?;
         refuse_unless_free(records, &listed_elsewhere(&listed, mine), patience)?;
         let before = listed.clone();
@@ -157,6 +160,21 @@ fn listed_elsewhere(listed: &Units, mine: &Units) -> Vec<Moved> {
         Some(Moved { unit: unit.clone(), from: from.clone(), to: to.clone() })
     };
     mine.iter().filter_map(moved).collect()
+}
+
+/// Before there is a list no group has a record but that of all volumes: the list was removed. Nobody knows which units others have
+/// in which group.
+fn refuse_removed(records: &dyn Records, mine: &Units) -> Outcome {
+    let groups: BTreeSet<_> = mine.values().filter(|group| !group.is_default()).collect();
+    for group in groups {
+        let store = records.look(group).or_fail(CANNOT_LIST)?;
+        if store.map_or(Ok(None), |store| store.read()).or_fail(CANNOT_LIST)?.is_some() {
+            return Err(Failure::new(CANNOT_LIST())
+                .because(format!("the list of groups is gone, and the group {group} has a record"))
+                .hint("bring the list back; or end all gateways and remove the records of the groups too, which forgets their reservations"));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses it where somebody may be using a unit by the group that it was in.
@@ -298,6 +316,22 @@ mod tests {
         assert_eq!(why, Ok(()), "nobody has had the lease of the group web");
     }
 
+    #[test]
+    fn list_that_was_removed_is_not_taken_for_one_that_never_was() {
+        let home = tempfile::tempdir().unwrap();
+        let a = gateway(home.path(), "a");
+        settled(&a, &[("t/0", "web")]).unwrap();
+        record(home.path(), "web", &Record::default());
+        std::fs::remove_dir_all(home.path().join("groups")).unwrap();
+        let why = settled(&a, &[("t/0", "web")]).unwrap_err();
+        assert!(
+            why.contains("the list of groups is gone, and the group web has a record"),
+            "{why}"
+        );
+        std::fs::remove_dir_all(home.path().join("group-web")).unwrap();
+        settled(&a, &[("t/0", "web")]).unwrap();
+    }
+
     /// One in standby would take the lease.
     #[test]
     fn unit_does_not_change_its_group_while_a_gateway_looks_at_the_record_of_that() {
@@ -308,7 +342,7 @@ mod tests {
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    b.store.show_presence().unwrap();
+                    b.store.show_presence(0).unwrap();
                 }
             });
             let why = settled(&gateway(home.path(), "a"), &[("t/0", "web")]).unwrap_err();

@@ -60,7 +60,7 @@ impl Cluster {
         let incarnation = getrandom::u64().or_fail(random)? | 1;
         let (places, names) = (Arc::new(Places::open(&options)?), config.groups());
         if let Some(first) = names.first() {
-            places.try_rights(first)?;
+            places.try_rights(first, options.weight_for(first))?;
         }
         let units = units(config);
         settle(&*places, &units, seen_within(options.lease))?;
@@ -73,7 +73,7 @@ impl Cluster {
                 lease: options.lease,
                 fences: options.fence.is_some(),
                 has_addresses: blocklist.is_some(),
-                is_preferred: options.prefers.contains(name),
+                weight: options.weight_for(name),
             };
             let is_alone = names.len() == 1;
             let membership = Membership::new(Arc::clone(&places) as _, name, &units);

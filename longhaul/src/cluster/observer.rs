@@ -38,6 +38,7 @@ pub struct Observer {
 #[derive(Clone, Debug)]
 pub(super) struct GroupObserver {
     group: GroupName,
+    weight: u16,
     seen: watch::Receiver<Seen>,
     permit: Arc<MediumPermit>,
 }
@@ -46,6 +47,7 @@ impl Published {
     /// Of a gateway that may use the media of `group` as long as `permit` says; what tells of its role, and of all.
     pub(super) fn new(
         group: &GroupName,
+        weight: u16,
         permit: &Arc<MediumPermit>,
     ) -> (Self, watch::Receiver<Role>, GroupObserver) {
         let (roles, told) = watch::channel(Role::Standby);
@@ -59,7 +61,7 @@ impl Published {
         };
         let (seen, sees) = watch::channel(first);
         let (group, permit) = (group.clone(), Arc::clone(permit));
-        let observer = GroupObserver { group: group.clone(), seen: sees, permit };
+        let observer = GroupObserver { group: group.clone(), weight, seen: sees, permit };
         (Self { group, roles, seen }, told, observer)
     }
 
@@ -112,6 +114,7 @@ impl GroupObserver {
             seconds: since.elapsed().as_secs(),
             holder: holder.map(|holder| holder.to_string()),
             epoch,
+            weight: self.weight,
             permitted_ms: millis(self.permit.left()),
             takeovers,
             record_failures: failures,

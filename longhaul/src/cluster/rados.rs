@@ -9,16 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::rbd::{BLOCKLISTED_FOR, Client, Objects, PoolSpec, RbdError};
-use proto::cluster::{GatewayName, RECORD_MAX, Record, UNITS_MAX, is_address};
+use proto::cluster::{GatewayName, RECORD_MAX, Record, Sign, Signs, UNITS_MAX, is_address};
 use rustix::io::Errno;
 
-use super::store::{Blocklist, MediaClient, RecordName, RecordStore, Signs};
+use super::store::{Blocklist, MediaClient, RecordName, RecordStore};
 
 /// The name of the object; that of a group of volumes has its name behind a dot.
 const OBJECT: &str = "longhaul-cluster";
 
 /// How the names of attributes begin that tell that a gateway has looked.
 const SEEN: &str = "seen-";
+
+/// How many bytes of it are another random number each time; the weight follows.
+const MARK: usize = 8;
 
 /// After how long a request fails that has no answer: nobody waits longer for it.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
@@ -64,8 +67,8 @@ impl Rados {
     }
 
     /// Fails if this gateway may not write there, or not shut out another one: that must not come to light when it has to.
-    pub(super) fn try_rights(&self) -> Result<(), RbdError> {
-        match self.show_presence() {
+    pub(super) fn try_rights(&self, weight: u16) -> Result<(), RbdError> {
+        match self.show_presence(weight) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => {
                 return Err(RbdError::Step { what: "cannot write to the record".to_owned(), why });
             }
@@ -102,16 +105,26 @@ impl RecordStore for Rados {
         self.objects.replace(&self.object, &Record::marks(record.version - 1), &bytes)
     }
 
-    fn show_presence(&self) -> io::Result<()> {
-        let sign = getrandom::u64().map_err(io::Error::other)?;
-        self.objects.set_attribute(&self.object, &self.seen, &sign.to_be_bytes())
+    fn show_presence(&self, weight: u16) -> io::Result<()> {
+        let mark = getrandom::u64().map_err(io::Error::other)?;
+        let sign = [&mark.to_be_bytes()[..], &weight.to_be_bytes()].concat();
+        self.objects.set_attribute(&self.object, &self.seen, &sign)
     }
 
     fn others_seen(&self) -> io::Result<Signs> {
         let mut signs = self.objects.attributes(&self.object)?;
-        signs.retain(|name, _| name.starts_with(SEEN) && *name != self.seen);
-        Ok(signs)
+        signs.remove(&self.seen);
+        let sign = |(name, sign): (String, Vec<u8>)| {
+            Some((name.strip_prefix(SEEN)?.parse().ok()?, parse_sign(sign)))
+        };
+        Ok(signs.into_iter().filter_map(sign).collect())
     }
+}
+
+/// A release without weights shows its mark alone.
+fn parse_sign(mark: Vec<u8>) -> Sign {
+    let weight = mark.get(MARK..).and_then(|weight| weight.try_into().ok());
+    Sign { weight: weight.map_or(0, u16::from_be_bytes), mark }
 }
 
 impl Blocklist for Rados {
@@ -134,5 +147,18 @@ impl Blocklist for Rados {
 
     fn shut_out(&self, address: &str) -> io::Result<()> {
         self.objects.client().blocklist(address, BLOCKLISTED_FOR).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sign_has_a_weight_unless_a_release_without_weights_made_it() {
+        let mark = 7_u64.to_be_bytes();
+        assert_eq!(parse_sign([&mark[..], &1000_u16.to_be_bytes()].concat()).weight, 1000);
+        assert_eq!(parse_sign(mark.to_vec()), Sign { mark: mark.to_vec(), weight: 0 });
+        assert_eq!(parse_sign([&mark[..], &[1; 40]].concat()).weight, 0);
     }
 }

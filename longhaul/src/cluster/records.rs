@@ -55,12 +55,12 @@ impl Places {
     }
 
     /// Fails if this gateway may not write there, or not shut out another one: that must not come to light when it has to.
-    pub(super) fn try_rights(&self, group: &GroupName) -> Outcome {
+    pub(super) fn try_rights(&self, group: &GroupName, weight: u16) -> Outcome {
         let Self::Rados { pool, client, gateway } = self else { return Ok(()) };
         let rados = Rados::open(client, pool, gateway, RecordName::Group(group));
         let tried = rados.and_then(|rados| {
             rados.first_look()?;
-            rados.try_rights()
+            rados.try_rights(weight)
         });
         let place = RecordPlace::Rados(pool.clone());
         tried.map_err(|why| explain_ceph(cannot_use(&place), &pool.access, why))

@@ -1,15 +1,11 @@
 //! Where the record of a cluster is kept.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use host::rbd::Client;
-use proto::cluster::{GroupName, Record};
-
-/// A sign of each of the other gateways: whether it changes tells something, not what it is.
-pub(super) type Signs = BTreeMap<String, Vec<u8>>;
+use proto::cluster::{GroupName, Record, Signs};
 
 /// Which of the records of a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +26,8 @@ pub(super) trait RecordStore: fmt::Debug + Send + Sync {
     /// or not, or come to be there.
     fn replace(&self, record: &Record) -> io::Result<bool>;
 
-    /// Shows the other gateways that this one looks at the record.
-    fn show_presence(&self) -> io::Result<()>;
+    /// Shows the other gateways that this one looks at the record, and what weight it has.
+    fn show_presence(&self, weight: u16) -> io::Result<()>;
 
     /// What the other gateways have shown last.
     fn others_seen(&self) -> io::Result<Signs>;

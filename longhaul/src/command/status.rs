@@ -296,10 +296,10 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         let _ = writeln!(text, "{RESERVATIONS_END}");
     }
     for (line, group) in now.status.cluster.iter().flat_map(ClusterStatus::lines) {
-        let GroupStatus { seconds, takeovers, record_failures, .. } = group;
+        let GroupStatus { seconds, weight, takeovers, record_failures, .. } = group;
         let _ = writeln!(
             text,
-            "gateway {}; so for {seconds} s, active {takeovers} times, record failed {record_failures} times",
+            "gateway {}; so for {seconds} s, weight {weight}, active {takeovers} times, record failed {record_failures} times",
             OneLine(&line)
         );
     }

@@ -1,6 +1,6 @@
 //! `[cluster]`: other gateways serve the same volumes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use host::rbd::{ImageSpec, PoolSpec};
 use proto::cluster::{GatewayName, GroupName};
-use toml::Spanned;
 
 use super::listen::listens;
 use super::{Config, ConfigDuration, Listen, ListenAt, Served};
 use crate::option_table::{
-    ADDRESS, DIRECTORY, DURATION, FILE, Kind, NAME, Place, Standard, Table, options, path, text,
-    texts,
+    ADDRESS, COUNT, DIRECTORY, DURATION, Entry, FILE, Kind, NAME, Place, RawValue, Standard, Table,
+    ValueError, each, number, options, path, text,
 };
 use crate::printable::Shown as _;
 use crate::uri::rbd::{parse_pool, pool_resolved_in, write_access};
@@ -27,6 +26,10 @@ const LEASE: RangeInclusive<ConfigDuration> = millis(500)..=millis(300_000);
 const fn millis(count: u64) -> ConfigDuration {
     ConfigDuration::new(Duration::from_millis(count))
 }
+
+/// The weights of a gateway that is to be active for a group.
+const WEIGHT: RangeInclusive<u16> = 1..=1000;
+const DEFAULT_WEIGHT: u16 = 100;
 
 const POOL: Kind =
     Kind::text("rados:POOL", "`rados:POOL[/NAMESPACE][?id=USER&conf=FILE&keyring=FILE]`");
@@ -76,12 +79,57 @@ options! {
             help: "Program that ends the gateway whose name it gets, before another takes over",
             manual: "Exit status 0 says that it is done",
         }
-        prefers: Vec<Spanned<GroupName>> = texts => {
+        prefers: Vec<Preferred> = preferred => {
             kind: NAME.listed(),
             default: Standard::Words("none"),
             place: Place::File,
-            help: "Groups of volumes that this gateway is to serve: it asks for each once, when it has run for three leases",
-            manual: "See [groups](#groups-of-volumes)",
+            help: "Groups of volumes that this gateway is to serve rather than one with less weight",
+            manual: "An entry may be a table with `group` and `weight`. See [groups](#groups-of-volumes)",
+        }
+    }
+}
+
+options! {
+    /// An entry of `prefers` that is a table.
+    pub(super) struct PreferredRows in pub(super) PREFERRED {
+        group: Option<GroupName> = text => {
+            kind: NAME,
+            default: Standard::Required,
+            place: Place::File,
+            help: "The group",
+            manual: "",
+        }
+        weight: Option<u16> = number, within WEIGHT => {
+            kind: COUNT,
+            default: Standard::Value("100"),
+            place: Place::File,
+            help: "Weight of this gateway for the group; without an entry it is 0",
+            manual: "Of the gateways that run the one with the most is to serve the group",
+        }
+    }
+}
+
+/// A group that a gateway is to be active for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Preferred {
+    group: GroupName,
+    weight: u16,
+}
+
+/// A list of groups and tables.
+fn preferred(given: &RawValue<'_>) -> Result<Vec<Preferred>, ValueError> {
+    match given {
+        RawValue::File(item, _) => each(item, |entry| match entry {
+            Entry::Text(text) => Some(Preferred { group: text.parse()?, weight: DEFAULT_WEIGHT }),
+            Entry::Table(mut table) => {
+                let said = table.read(PREFERRED, Path::new(""));
+                table.finish();
+                let weight = said.weight.unwrap_or(DEFAULT_WEIGHT);
+                Some(Preferred { group: said.group?, weight })
+            }
+        }),
+        RawValue::Word(_) => {
+            text(given).map(|group| vec![Preferred { group, weight: DEFAULT_WEIGHT }])
         }
     }
 }
@@ -99,8 +147,16 @@ pub struct ClusterOptions {
     pub lease: Duration,
     /// What sees to it that another gateway touches nothing any more.
     pub fence: Option<PathBuf>,
-    /// The groups that it is to be active for rather than another gateway.
-    pub prefers: BTreeSet<GroupName>,
+    /// The groups that it is to be active for rather than a gateway with less weight.
+    pub prefers: BTreeMap<GroupName, u16>,
+}
+
+impl ClusterOptions {
+    /// How much it is to be active for this group.
+    #[must_use]
+    pub fn weight_for(&self, group: &GroupName) -> u16 {
+        self.prefers.get(group).copied().unwrap_or(0)
+    }
 }
 
 /// Where the record of a cluster is.
@@ -174,10 +230,15 @@ pub(super) fn cluster(mut table: Table<'_>, base: &Path) -> Option<ClusterOption
             None
         }
     };
+    let mut weights = BTreeMap::new();
+    for Preferred { group, weight } in prefers {
+        if weights.insert(group.clone(), weight).is_some() {
+            table.note_at("prefers", format!("`prefers` names the group {group} twice"));
+        }
+    }
     table.finish();
     let lease = lease.map_or(Duration::ZERO, ConfigDuration::into_inner);
-    let prefers = prefers.into_iter().map(Spanned::into_inner).collect();
-    Some(ClusterOptions { gateway: gateway?, place: place?, peers, lease, fence, prefers })
+    Some(ClusterOptions { gateway: gateway?, place: place?, peers, lease, fence, prefers: weights })
 }
 
 /// What of a configuration cannot be together with a cluster.
@@ -221,7 +282,7 @@ pub(super) fn group_conflicts(config: &Config) -> Vec<GroupConflict<'_>> {
         })
         .collect();
     let groups = config.groups();
-    let prefers = config.cluster.iter().flat_map(|cluster| &cluster.prefers);
+    let prefers = config.cluster.iter().flat_map(|cluster| cluster.prefers.keys());
     for group in prefers.filter(|group| !groups.contains(group)) {
         let there: Vec<_> = groups.iter().map(ToString::to_string).collect();
         let there = there.join(", ");

@@ -12,7 +12,7 @@ use proto::scsi::inquiry::SERIAL_MAX;
 use toml::Spanned;
 
 use super::Listen;
-use super::cluster::CLUSTER;
+use super::cluster::{CLUSTER, PREFERRED};
 use super::disk::{
     Appearance, BlankDisc, BlockSize, Drives, Label, Lun, Mail, PhysicalBlockSize, Rate, Slots,
     TargetName,
@@ -488,6 +488,11 @@ pub fn sections() -> Vec<Section> {
         Section::new(["log", "log", "The log"], "", LOG),
         Section::new(["limits", "limits", "Bounds of what clients may use"], "", LIMITS),
         Section::new(["cluster", "cluster", "Other gateways of the same volumes"], "", CLUSTER),
+        Section::new(
+            ["preferred", "cluster.prefers", "An entry of prefers that is a table"],
+            "",
+            PREFERRED,
+        ),
         Section::new(["volume", "volumes.NAME", "A volume"], ",", VOLUMES),
         Section::new(
             ["gateway", "volumes.NAME", "How a volume of another target is logged in to"],
@@ -558,6 +563,7 @@ mod tests {
     fn every_row_has_a_default_that_it_reads_and_a_sentence() {
         check(SERVER);
         check(LISTEN);
+        check(PREFERRED);
         check(LOG);
         check(LIMITS);
         check(CLUSTER);

@@ -351,6 +351,16 @@ fn gateway_of_a_cluster_has_the_groups_of_all() {
     assert_eq!(config.ports_in_cluster(false), BTreeMap::from([(1, standby), (7, optimized)]));
 }
 
+#[test]
+fn gateway_has_a_weight_for_each_group_that_it_prefers() {
+    let prefers = "prefers = [\"default\", { group = \"db\", weight = 7 }]\npeers = [";
+    let text = CLUSTER.replacen("peers = [", prefers, 1);
+    let (config, _) = Config::parse(&text, Path::new("/etc/longhaul/longhaul.toml"));
+    let cluster = config.cluster.unwrap();
+    let weights = ["default", "db", "web"].map(|it| cluster.weight_for(&it.parse().unwrap()));
+    assert_eq!(weights, [100, 7, 0]);
+}
+
 /// Each row: what is changed, and what is wrong then.
 #[test]
 fn volume_that_a_cluster_cannot_serve_is_a_mistake() {
@@ -369,6 +379,16 @@ fn volume_that_a_cluster_cannot_serve_is_a_mistake() {
         ("gateway = \"a\"\n", "", "line 3: missing field `gateway`"),
         ("gateway = \"a\"", "gateway = \"a b\"", "line 4: gateway: a gateway has a name"),
         ("peers = [", "lease = \"1ms\"\npeers = [", "line 6: lease is from 500ms"),
+        (
+            "peers = [",
+            "prefers = [{ group = \"default\", weight = 0 }]\npeers = [",
+            "line 6: weight is from 1 to 1000",
+        ),
+        (
+            "peers = [",
+            "prefers = [\"default\", { group = \"default\", weight = 7 }]\npeers = [",
+            "line 6: `prefers` names the group default twice",
+        ),
     ] {
         let text = CLUSTER.replacen(from, to, 1);
         let (_, mistakes) = Config::parse(&text, Path::new("/etc/longhaul/longhaul.toml"));

@@ -92,6 +92,9 @@ pub struct GroupStatus {
     pub holder: Option<String>,
     /// How often the lease has changed hands.
     pub epoch: u64,
+    /// The weight of the gateway for it.
+    #[serde(default)]
+    pub weight: u16,
     /// For how many milliseconds it may answer from the media yet, if it is active.
     #[serde(default)]
     pub permitted_ms: u64,

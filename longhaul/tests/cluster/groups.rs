@@ -305,9 +305,13 @@ fn both_groups_of_a_gateway_that_is_killed_are_taken_over() {
 fn group_comes_back_to_the_gateway_that_prefers_it() {
     let pair = of_two_groups([1, 2]);
     pair.edit(|config| {
-        let group = if config.contains("gateway = 'a'") { "web" } else { "db" };
+        // Both would have it, one with more weight.
+        let prefers = match config.contains("gateway = 'a'") {
+            true => "['web', { group = 'db', weight = 50 }]",
+            false => "['db']",
+        };
         let config = config.replace("lease = '4s'", "lease = '2s'");
-        config.replace("[cluster]\n", &format!("[cluster]\nprefers = ['{group}']\n"))
+        config.replace("[cluster]\n", &format!("[cluster]\nprefers = {prefers}\n"))
     });
     let mut pair = pair.with_both_at_the_first();
     pair.until_group(1, "db", "active");

@@ -9,97 +9,9 @@ use std::time::Duration;
 
 use super::preference::Preference;
 use super::record::{GatewayName, Holder, Record};
+use super::rivals::{Rivals, Signs};
+use super::step::{Outcome, PreviousHolder, Role, Settings, Step, Update, Written};
 use crate::time::Time;
-
-/// How a gateway keeps its lease.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Who it is.
-    pub me: Holder,
-    /// How long its lease lasts after a sign of life.
-    pub lease: Duration,
-    /// Another holder that gives no sign of life is fenced before its lease is taken.
-    pub fences: bool,
-    /// The storage can shut out an address: a holder has one that is its own and new with each lease, and is shut out before
-    /// its lease is taken, whatever it is called.
-    pub has_addresses: bool,
-    /// It is to be active rather than another one, and asks for that once.
-    pub is_preferred: bool,
-}
-
-/// Who is to touch nothing any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreviousHolder {
-    /// Its name, which is that of this gateway if it is an earlier life of it.
-    pub gateway: GatewayName,
-    /// Which life of it that was.
-    pub incarnation: u64,
-    /// By which address it came to the media, if the storage can shut that out.
-    pub address: Option<String>,
-    /// When its last sign of life was read.
-    pub seen: Time,
-}
-
-/// What a gateway is, as far as it knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Another one may use the media, or none.
-    Standby,
-    /// It holds the lease, and is to open the volumes.
-    TakingOver,
-    /// The volumes are open, and it may use them.
-    Active,
-    /// It is to give the lease back, once it has closed the volumes.
-    Leaving,
-    /// The lease is over: it is to close the volumes, and answers nothing from them.
-    Lost,
-}
-
-/// What is to be done next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing before then, unless something is asked of it.
-    Wait(Time),
-    /// Read the record.
-    Read,
-    /// Write this record, if the one that is there is the version before.
-    Write(Record),
-    /// See to it that this gateway touches nothing any more.
-    Fence(PreviousHolder),
-}
-
-/// What became of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// The record is there.
-    Done,
-    /// Another one was: nothing has changed.
-    Conflict,
-    /// There is no telling, and it may be there later.
-    Unknown,
-}
-
-/// A change of what is kept of a unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Update {
-    /// The unit.
-    pub unit: String,
-    /// What it was decided on.
-    pub base: Option<Vec<u8>>,
-    /// What takes its place.
-    pub image: Vec<u8>,
-}
-
-/// What became of an update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is kept, and in force at whoever uses the media.
-    Done,
-    /// What it was decided on has changed.
-    Conflict,
-    /// There is no telling.
-    Unknown,
-}
 
 /// How often in a lease its holder gives a sign of life.
 const RENEWALS: u32 = 5;
@@ -113,6 +25,9 @@ const EAGER_LOOKS: u32 = 100;
 /// The part of a lease after which a holder that gave no sign of life is taken for one that has given none: whoever has taken
 /// its lease then has waited for all of it.
 const SILENT: u32 = 2;
+
+/// After how many leases a free lease is taken although a gateway with more weight seems to run.
+const YIELDING_LEASES: u32 = 2;
 
 /// After how many leases an update is answered at the latest. A holder that ends is replaced within that time, unless it
 /// is fenced slowly or not at all.
@@ -197,6 +112,7 @@ pub struct Lease {
     /// Somebody has asked it to be active.
     wants: bool,
     preference: Preference,
+    rivals: Rivals,
     changed: bool,
     /// The address for the next lease that it takes.
     address: Option<String>,
@@ -206,7 +122,7 @@ impl Lease {
     /// A gateway that has just started.
     #[must_use]
     pub fn new(settings: Settings, now: Time) -> Self {
-        let preference = Preference::new(settings.is_preferred, now);
+        let preference = Preference::new(settings.weight, now);
         Self {
             settings,
             state: State::Standby,
@@ -224,9 +140,16 @@ impl Lease {
             outcome: None,
             wants: false,
             preference,
+            rivals: Rivals::default(),
             changed: false,
             address: None,
         }
+    }
+
+    /// How it keeps its lease.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Whether it cannot take the lease before it has a new address.
@@ -399,6 +322,11 @@ impl Lease {
         self.due = if is_due { now } else { now + self.pause() };
     }
 
+    /// What the other gateways have shown last; that could not be read if `None`, and nobody is waited for.
+    pub fn others_seen(&mut self, now: Time, signs: Option<Signs>) {
+        self.rivals.see(now, signs.unwrap_or_default(), self.settings.lease);
+    }
+
     /// What became of the write.
     pub fn written(&mut self, now: Time, written: Written) {
         let Some(mut attempt) = self.attempt.take() else { return };
@@ -468,6 +396,12 @@ impl Lease {
 
     /// What a gateway does that does not hold the lease.
     fn watch(&mut self, now: Time) -> Step {
+        let lease = self.record.lease.max(self.settings.lease);
+        let is_free = self.record.holder.is_none() || now - self.alive >= lease / SILENT;
+        let is_new = !self.rivals.is_seen_since(self.looked);
+        if is_new && (is_free || self.preference.is_due_soon(now, lease)) {
+            return Step::Look;
+        }
         if let Some(step) = self.claim(now) {
             return step;
         }
@@ -475,9 +409,11 @@ impl Lease {
             self.must_read = true;
             return Step::Read;
         }
-        let lease = self.record.lease.max(self.settings.lease);
-        if self.record.holder.is_some() {
-            self.preference.consider(now, lease);
+        if let Some(holder) = &self.record.holder {
+            let holders = self.rivals.weight_of(&holder.gateway);
+            let weight = self.settings.weight;
+            let is_right = holders >= weight || self.is_heavier_there(now);
+            self.preference.consider(now, lease, is_right);
         }
         let wanted_by = self.is_asking().then(|| self.settings.me.gateway.clone());
         let asks = wanted_by.is_some() && self.record.wanted_by != wanted_by;
@@ -493,21 +429,32 @@ impl Lease {
         Step::Read
     }
 
+    /// Whether a gateway in standby seems to run that has more weight.
+    fn is_heavier_there(&self, now: Time) -> bool {
+        let holder = self.record.holder.as_ref().map(|holder| &holder.gateway);
+        let others = [holder, self.record.left_by.as_ref()];
+        self.rivals.is_heavier_there(now, &self.settings, others)
+    }
+
     /// Takes the lease, if it is free.
     fn claim(&mut self, now: Time) -> Option<Step> {
-        let is_over = now - self.alive >= self.record.lease.max(self.settings.lease);
+        let (lease, silence) = (self.record.lease.max(self.settings.lease), now - self.alive);
+        let is_over = silence >= lease;
+        // Nobody is waited for without end who does not take it.
+        let yields = silence < lease * YIELDING_LEASES && self.is_heavier_there(now);
         let me = &self.settings.me;
         let is_mine = |name: &Option<GatewayName>| name.as_ref() == Some(&me.gateway);
         let is_others = |name: &Option<GatewayName>| name.is_some() && !is_mine(name);
         let may = match &self.record.holder {
             _ if self.lacks_address() => false,
             None if is_others(&self.record.wanted_by) || is_mine(&self.record.left_by) => is_over,
-            None => true,
+            None if is_mine(&self.record.wanted_by) => true,
+            None => !yields,
             Some(holder) if holder == me => true,
-            Some(_) if !is_over => false,
+            Some(_) if self.state == State::Fenced(self.record.version) => is_over,
+            Some(_) if !is_over || yields => false,
             Some(holder) => match self.former(holder) {
                 None => true,
-                Some(_) if self.state == State::Fenced(self.record.version) => true,
                 Some(former) => {
                     self.state = State::Fencing(self.record.version, former.clone());
                     return Some(Step::Fence(former));

@@ -8,10 +8,14 @@ mod group;
 mod lease;
 mod preference;
 mod record;
+mod rivals;
+mod step;
 
 pub use group::{GroupName, NotGroup};
-pub use lease::{Lease, Outcome, PreviousHolder, Role, Settings, Step, Update, Written};
+pub use lease::Lease;
 pub use record::{
     GATEWAY_MAX, GatewayName, Holder, NotGateway, RECORD_MAX, Record, RecordError, UNITS_MAX,
     is_address,
 };
+pub use rivals::{Sign, Signs};
+pub use step::{Outcome, PreviousHolder, Role, Settings, Step, Update, Written};

@@ -1,5 +1,5 @@
-//! Whether a gateway asks for the lease because it is to be active here rather than elsewhere: once in its life, and not
-//! against somebody who has moved the lease.
+//! Whether a gateway asks for the lease because it has more weight than the holder: once in its life, and not against somebody
+//! who has moved the lease.
 
 use std::time::Duration;
 
@@ -16,13 +16,15 @@ pub(super) enum Preference {
     None,
     /// Nothing has changed hands since then.
     Settling(Time),
+    /// Whoever holds the lease is the right one, until it fails.
+    Content,
     /// It asks.
     Asking,
 }
 
 impl Preference {
-    pub(super) const fn new(is_preferred: bool, now: Time) -> Self {
-        if is_preferred { Self::Settling(now) } else { Self::None }
+    pub(super) const fn new(weight: u16, now: Time) -> Self {
+        if weight > 0 { Self::Settling(now) } else { Self::None }
     }
 
     pub(super) fn is_asking(self) -> bool {
@@ -48,12 +50,17 @@ impl Preference {
         }
     }
 
-    /// Asks from now on, if it is time.
-    pub(super) fn consider(&mut self, now: Time, lease: Duration) {
+    /// Whether the others must be known that run: it takes a while until that is seen.
+    pub(super) fn is_due_soon(self, now: Time, lease: Duration) -> bool {
+        matches!(self, Self::Settling(since) if now - since >= lease * (SETTLED_LEASES - 1))
+    }
+
+    /// If it is time: asks from now on, unless the holder is the right one, or somebody else is to ask.
+    pub(super) fn consider(&mut self, now: Time, lease: Duration, is_right: bool) {
         if let Self::Settling(since) = *self
             && now - since >= lease * SETTLED_LEASES
         {
-            *self = Self::Asking;
+            *self = if is_right { Self::Content } else { Self::Asking };
         }
     }
 }

@@ -8,8 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proto::cluster::{
-    GatewayName, Holder, Lease, Outcome, PreviousHolder, Record, Role, Settings, Step, Update,
-    Written,
+    GatewayName, Holder, Lease, Outcome, PreviousHolder, Record, Role, Settings, Sign, Signs, Step,
+    Update, Written,
 };
 use proto::time::Time;
 use testing::Random;
@@ -41,6 +41,7 @@ const NO_FENCE: World =
 
 enum Operation {
     Read,
+    Look,
     Write(Record),
     Fence(PreviousHolder),
 }
@@ -56,6 +57,7 @@ struct Pending {
 
 enum Answer {
     Read(Option<Record>),
+    Seen(Signs),
     Written(Written),
     Fenced(bool),
 }
@@ -84,6 +86,8 @@ struct Simulation {
     random: Random,
     now: u64,
     store: Option<Record>,
+    /// What each gateway has shown with the last record that it has read.
+    shown: Signs,
     /// Writes whose asker heard nothing, and that take effect later.
     late: VecDeque<(u64, Record)>,
     gateways: [Gateway; 2],
@@ -118,8 +122,8 @@ impl Gateway {
         let name: GatewayName = name.parse().unwrap();
         let me = Holder { gateway: name.clone(), incarnation: random.word() | 1 };
         let (fences, has_addresses) = (world.fences, world.shuts_out);
-        let is_preferred = world.prefers == Some(name.as_str());
-        let settings = Settings { me, lease: LEASE, fences, has_addresses, is_preferred };
+        let weight = if world.prefers == Some(name.as_str()) { 100 } else { 0 };
+        let settings = Settings { me, lease: LEASE, fences, has_addresses, weight };
         let clock = random.below(1 << 40);
         Self {
             lease: Lease::new(settings, Time::from_origin(Duration::from_micros(clock))),
@@ -158,6 +162,7 @@ impl Simulation {
             random,
             now: 0,
             store: None,
+            shown: Signs::new(),
             late: VecDeque::new(),
             gateways,
             shut_out: BTreeSet::new(),
@@ -271,7 +276,15 @@ impl Simulation {
             return;
         }
         let result = match &pending.operation {
-            Operation::Read => Answer::Read(self.store.clone()),
+            Operation::Read => {
+                show(&mut self.shown, self.gateways[at].lease.settings(), now);
+                Answer::Read(self.store.clone())
+            }
+            Operation::Look => {
+                let mut signs = self.shown.clone();
+                signs.remove(&self.gateways[at].name);
+                Answer::Seen(signs)
+            }
             Operation::Write(record) => {
                 let record = record.clone();
                 Answer::Written(self.swap(record))
@@ -316,6 +329,7 @@ impl Simulation {
             match gateway.lease.poll(time) {
                 Step::Wait(_) => {}
                 Step::Read => self.begin(at, Operation::Read),
+                Step::Look => self.begin(at, Operation::Look),
                 Step::Write(record) => self.begin(at, Operation::Write(record)),
                 Step::Fence(former) => self.begin(at, Operation::Fence(former)),
             }
@@ -335,8 +349,10 @@ impl Simulation {
                 }
             }
             (Operation::Read, _) if pending.is_lost => lease.read(time, Err(())),
+            (Operation::Look, _) if pending.is_lost => lease.others_seen(time, None),
             (Operation::Fence(_), _) if pending.is_lost => lease.fenced(time, false),
             (_, Some(Answer::Read(found))) => lease.read(time, Ok(found)),
+            (_, Some(Answer::Seen(signs))) => lease.others_seen(time, Some(signs)),
             (operation, Some(Answer::Written(written))) => {
                 lease.written(time, written);
                 // As the driver finds out with each sign of life that it gives.
@@ -494,17 +510,34 @@ fn addresses_that_are_shut_out_keep_two_gateways_apart_where_clocks_stand_still(
     simulate(World { clocks_stop: true, shuts_out: true, fences: true, ..NO_FENCE });
 }
 
+/// A gateway shows that it has looked at the record.
+fn show(shown: &mut Signs, settings: &Settings, now: u64) {
+    let sign = Sign { mark: now.to_be_bytes().to_vec(), weight: settings.weight };
+    shown.insert(settings.me.gateway.clone(), sign);
+}
+
 /// A store that does everything at once. Whoever holds the lease opens the volumes at once too, unless it is told not to.
 #[derive(Default)]
 struct Store {
     record: Option<Record>,
+    shown: Signs,
+    steps: u64,
     opens_late: bool,
 }
 
 impl Store {
     fn step(&mut self, lease: &mut Lease, now: Time) {
+        self.steps += 1;
         match lease.poll(now) {
-            Step::Read => lease.read(now, Ok(self.record.clone())),
+            Step::Read => {
+                show(&mut self.shown, lease.settings(), self.steps);
+                lease.read(now, Ok(self.record.clone()));
+            }
+            Step::Look => {
+                let mut signs = self.shown.clone();
+                signs.remove(&lease.settings().me.gateway);
+                lease.others_seen(now, Some(signs));
+            }
             Step::Write(record) => {
                 let before = self.record.as_ref().map_or(0, |store| store.version);
                 let is_next = record.version == before + 1;
@@ -541,7 +574,7 @@ fn gateway(name: &str, incarnation: u64, fences: bool) -> Lease {
 }
 
 fn settings(me: Holder) -> Settings {
-    Settings { me, lease: LEASE, fences: false, has_addresses: false, is_preferred: false }
+    Settings { me, lease: LEASE, fences: false, has_addresses: false, weight: 0 }
 }
 
 fn change() -> Update {
@@ -601,6 +634,7 @@ fn change_that_nobody_puts_in_force_is_answered_after_some_leases() {
         match standby.poll(at(number)) {
             Step::Fence(_) => standby.fenced(at(number), false),
             Step::Read => standby.read(at(number), Ok(store.record.clone())),
+            Step::Look => standby.others_seen(at(number), None),
             Step::Write(record) => {
                 store.record = Some(record);
                 standby.written(at(number), Written::Done);
@@ -692,7 +726,8 @@ fn lease_is_taken_once_the_address_of_its_holder_is_shut_out_whoever_that_was() 
         let told = (former.gateway.as_str(), former.incarnation, former.address.as_deref());
         assert_eq!(told, ("a", 1, Some("one")), "{name}");
         second.fenced(at(number), is_done);
-        store.run(&mut [&mut second], number, number + 1);
+        // It looks which others there are, and writes.
+        (0..2).for_each(|_| store.step(&mut second, at(number)));
         let holder = store.record.as_ref().unwrap().holder.as_ref().unwrap().incarnation;
         assert_eq!(holder, if is_done { incarnation } else { 1 });
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use proto::cluster::{Holder, Lease, Record, Role, Settings, Step, Written};
+use proto::cluster::{Holder, Lease, Record, Role, Settings, Signs, Step, Written};
 use proto::time::Time;
 
 use super::Fleet;
@@ -29,12 +29,14 @@ const fn time(now: Instant) -> Time {
 
 enum Operation {
     Read,
+    Look,
     Write(Record),
     Fence,
 }
 
 enum Answer {
     Read(Option<Record>),
+    Seen(Signs),
     Written(Written),
     Fenced(bool),
 }
@@ -86,6 +88,7 @@ impl Ord for Due {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
+    Look,
     Write,
     Fence,
 }
@@ -220,8 +223,7 @@ impl<'a> Engine<'a> {
         let me = Holder { gateway, incarnation: self.random.word() | 1 };
         let lease = self.fleet.lease;
         // As over Ceph: nobody needs a program that fences, and each lease has an address.
-        let settings =
-            Settings { me, lease, fences: false, has_addresses: true, is_preferred: false };
+        let settings = Settings { me, lease, fences: false, has_addresses: true, weight: 0 };
         Lease::new(settings, time(self.now))
     }
 
@@ -299,6 +301,8 @@ impl<'a> Engine<'a> {
         let group = self.members[at].group;
         let answer = match operation {
             Operation::Read => Answer::Read(self.store[group].clone()),
+            // All have the same weight, and none is waited for.
+            Operation::Look => Answer::Seen(Signs::new()),
             Operation::Write(record) => Answer::Written(self.swap(group, record)),
             Operation::Fence => Answer::Fenced(true),
         };
@@ -334,6 +338,7 @@ impl<'a> Engine<'a> {
                 self.plan(until, self.members[at].life, Event::Wake(at));
             }
             Step::Read => self.begin(at, Operation::Read),
+            Step::Look => self.begin(at, Operation::Look),
             Step::Write(record) => self.begin(at, Operation::Write(record)),
             Step::Fence(_) => self.begin(at, Operation::Fence),
         }
@@ -351,6 +356,10 @@ impl<'a> Engine<'a> {
                 counts.reads += 1;
                 counts.marks += marks;
                 (Kind::Read, self.store_queue.done(there, 1 + marks), limit)
+            }
+            Operation::Look => {
+                counts.reads += 1;
+                (Kind::Look, self.store_queue.done(there, 1), limit)
             }
             Operation::Write(_) => {
                 counts.writes += 1;
@@ -492,6 +501,7 @@ impl<'a> Engine<'a> {
 fn give_up(lease: &mut Lease, now: Time, kind: Kind) {
     match kind {
         Kind::Read => lease.read(now, Err(())),
+        Kind::Look => lease.others_seen(now, None),
         Kind::Write => lease.written(now, Written::Unknown),
         Kind::Fence => lease.fenced(now, false),
     }
@@ -500,6 +510,7 @@ fn give_up(lease: &mut Lease, now: Time, kind: Kind) {
 fn take_answer(lease: &mut Lease, now: Time, answer: Answer) {
     match answer {
         Answer::Read(found) => lease.read(now, Ok(found)),
+        Answer::Seen(signs) => lease.others_seen(now, Some(signs)),
         Answer::Written(written) => lease.written(now, written),
         Answer::Fenced(done) => lease.fenced(now, done),
     }

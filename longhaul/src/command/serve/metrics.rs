@@ -362,6 +362,7 @@ mod tests {
             seconds: 3,
             holder: Some("a".to_owned()),
             epoch: 7,
+            weight: 100,
             permitted_ms: 3000,
             takeovers: 2,
             record_failures: 1,

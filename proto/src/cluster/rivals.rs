@@ -1,0 +1,89 @@
+//! The other gateways that look at the record, and the weight of each: of those in standby the one with the most comes first.
+//!
+//! No clock is compared with another's: a gateway is there if what it shows of itself has changed while this one looked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::record::GatewayName;
+use super::step::Settings;
+use crate::time::Time;
+
+/// The part of a lease after which a gateway is not there that has shown nothing new: it would have looked at the record twice.
+const ABSENT: u32 = 4;
+
+/// The part of a lease after which what was seen before says nothing of whether a gateway runs.
+const FORGOTTEN: u32 = 2;
+
+/// What a gateway has shown of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sign {
+    /// Another one each time that it looks at the record.
+    pub mark: Vec<u8>,
+    /// How much it is to be active.
+    pub weight: u16,
+}
+
+/// What each of the other gateways has shown last.
+pub type Signs = BTreeMap<GatewayName, Sign>;
+
+#[derive(Clone, Debug)]
+struct Rival {
+    sign: Sign,
+    first: Time,
+    changed: Option<Time>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rivals {
+    seen: BTreeMap<GatewayName, Rival>,
+    at: Option<Time>,
+}
+
+impl Rivals {
+    /// What they show now.
+    pub(super) fn see(&mut self, now: Time, signs: Signs, lease: Duration) {
+        if self.at.is_none_or(|at| now - at >= lease / FORGOTTEN) {
+            self.seen.clear();
+        }
+        let before = std::mem::take(&mut self.seen);
+        let rival = |(name, sign): (GatewayName, Sign)| {
+            let rival = match before.get(&name) {
+                None => Rival { sign, first: now, changed: None },
+                Some(known) if known.sign.mark == sign.mark => Rival { sign, ..known.clone() },
+                Some(known) => Rival { sign, changed: Some(now), ..known.clone() },
+            };
+            (name, rival)
+        };
+        self.seen = signs.into_iter().map(rival).collect();
+        self.at = Some(now);
+    }
+
+    /// Whether they were looked at then, or later.
+    pub(super) fn is_seen_since(&self, time: Time) -> bool {
+        self.at.is_some_and(|at| at >= time)
+    }
+
+    /// That of one that may have ended since.
+    pub(super) fn weight_of(&self, gateway: &GatewayName) -> u16 {
+        self.seen.get(gateway).map_or(0, |rival| rival.sign.weight)
+    }
+
+    /// Whether there is one with more weight than this gateway, none of `others`, or that may be.
+    pub(super) fn is_heavier_there(
+        &self,
+        now: Time,
+        Settings { weight, lease, .. }: &Settings,
+        others: [Option<&GatewayName>; 2],
+    ) -> bool {
+        let is_there = |rival: &Rival| match rival.changed {
+            Some(changed) => now - changed < *lease,
+            None => now - rival.first < *lease / ABSENT,
+        };
+        let mut rivals = self.seen.iter();
+        rivals.any(|(name, rival)| {
+            rival.sign.weight > *weight && !others.contains(&Some(name)) && is_there(rival)
+        })
+    }
+}
