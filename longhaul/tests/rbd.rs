@@ -76,6 +76,35 @@ async fn image_keeps_the_contract() {
     }
 }
 
+/// Its buffers are not cleared before librbd has them: that does so wherever an object is missing or short, also one of several
+/// that a request reads, and of a clone.
+#[tokio::test(flavor = "multi_thread")]
+async fn holes_read_as_zeroes_whatever_the_memory_had() {
+    const OBJECT: u64 = 4 << 20;
+    const LEN: usize = 256 << 10;
+    let cluster = Cluster::get();
+    cluster.ceph("rbd create --size 16M holes");
+    cluster.ceph("rbd snap create holes@empty");
+    cluster.ceph("rbd snap protect holes@empty");
+    cluster.ceph("rbd clone holes@empty of-holes");
+    for image in ["holes", "of-holes"] {
+        let volume = open(&cluster.spec(image), WRITABLE).await.unwrap();
+        for at in [8192, 2 * OBJECT] {
+            let data = vec![7; 4096].into();
+            volume.write(at, data, Durability::Volatile).await.unwrap();
+        }
+        for at in [0, OBJECT - LEN as u64 / 2, OBJECT, 2 * OBJECT - LEN as u64 / 2, 3 * OBJECT] {
+            // As many as the allocator may have for the next buffer of this size.
+            drop((0..32).map(|_| vec![0xa5_u8; LEN]).collect::<Vec<_>>());
+            let found = volume.read(Span::new(at, LEN as u64)).await.unwrap();
+            let is_data = |at: u64| [8192, 2 * OBJECT].iter().any(|data| at & !4095 == *data);
+            let expected: Vec<u8> =
+                (at..at + LEN as u64).map(|at| if is_data(at) { 7 } else { 0 }).collect();
+            assert!(found == expected, "{image} at {at}");
+        }
+    }
+}
+
 /// What others read of an image is what was copied to it, and it takes space only where there are data.
 #[test]
 fn copies_are_what_ceph_and_qemu_read() {

@@ -71,9 +71,9 @@ impl Requests {
 
     /// Reads `len` bytes.
     pub async fn read(&self, at: u64, len: usize) -> io::Result<Bytes> {
-        // What librbd may leave out must not be what lay there before.
-        let mut buffer = BytesMut::zeroed(len);
-        let to = BufferStart(buffer.as_mut_ptr());
+        // Not cleared before: what is touched twice, and in between by many others, is out of the processor's cache.
+        let mut buffer = BytesMut::with_capacity(len);
+        let to = BufferStart(buffer.spare_capacity_mut().as_mut_ptr().cast());
         let Ended { answer, buffer, .. } = self
             .run(Buffer::Read(buffer), move |api, image, completion| {
                 // SAFETY: the buffer has `len` bytes, does not move, and lives until the request has ended.
@@ -81,7 +81,12 @@ impl Requests {
             })
             .await?;
         match buffer {
-            Buffer::Read(buffer) if answer.cast_unsigned() == len => Ok(buffer.freeze()),
+            Buffer::Read(mut buffer) if answer.cast_unsigned() == len => {
+                // SAFETY: librbd has answered that it has read so many bytes. Each of them is copied, or cleared where the image has a
+                // hole or an object is short (`StripedReadResult::assemble_result` of Ceph's osdc/Striper.cc).
+                unsafe { buffer.set_len(len) };
+                Ok(buffer.freeze())
+            }
             // librbd reads up to the end of an image, which may have been made smaller.
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
