@@ -397,7 +397,8 @@ impl Lease {
     /// What a gateway does that does not hold the lease.
     fn watch(&mut self, now: Time) -> Step {
         let lease = self.record.lease.max(self.settings.lease);
-        let is_free = self.record.holder.is_none() || now - self.alive >= lease / SILENT;
+        // In time to see of each gateway whether it runs, and no sooner: where the store is slow everything is silent for long.
+        let is_free = self.record.holder.is_none() || now - self.alive >= lease * 3 / 4;
         let is_new = !self.rivals.is_seen_since(self.looked);
         if is_new && (is_free || self.preference.is_due_soon(now, lease)) {
             return Step::Look;
