@@ -67,10 +67,10 @@ pub fn attachments() -> Vec<PathBuf> {
     found().into_iter().filter(|path| is_of_attachment(path)).collect()
 }
 
-/// Where an attachment listens that is this process.
+/// Where an attachment listens that is the process with this number.
 #[must_use]
-pub fn of_attachment(dir: &Path) -> PathBuf {
-    dir.join(format!("{OF_ATTACHMENT}{}.sock", std::process::id()))
+pub fn of_attachment(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("{OF_ATTACHMENT}{pid}.sock"))
 }
 
 /// Whether it is called as the socket of an attachment.

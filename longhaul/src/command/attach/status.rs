@@ -128,5 +128,5 @@ fn control_socket() -> Outcome<PathBuf> {
     let dir = control::runtime_dir().ok_or_else(|| {
         Failure::new("there is no directory for control sockets: set XDG_RUNTIME_DIR")
     })?;
-    Ok(control::of_attachment(&dir))
+    Ok(control::of_attachment(&dir, std::process::id()))
 }

@@ -238,7 +238,7 @@ impl Supervisor {
         };
         listening.abort();
         if let (Some(pid), Some(dir)) = (pid, control::runtime_dir()) {
-            control::remove_if_left(&dir.join(format!("attach-{pid}.sock")));
+            control::remove_if_left(&control::of_attachment(&dir, pid));
         }
         let has_kernel_files = greeted.load(Ordering::Acquire);
         Ok(Ended { status, is_stopping, has_kernel_files, has_served })
