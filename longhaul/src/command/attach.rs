@@ -286,7 +286,9 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
     args.check(&uri)?;
     front.check()?;
     host::allocator::return_large();
-    let chain = args.open_kept(&uri, contents, kept.as_ref(), &stop).await?;
+    let opened = args.open_kept(&uri, contents, kept.as_ref(), &stop).await;
+    // Its mount is there all the same, and left to the next process.
+    let chain = opened.map_err(|why| why.fleeting_if(stop.is_called()))?;
     let (ender, end) = Stopper::new();
     // What is mounted is unmounted before: that may have much to write.
     chain.leave_on(if background.is_some() { end.clone() } else { stop.clone() });
@@ -296,7 +298,7 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
         Err(why) => {
             chain.discard().await;
             args.journal.discard_made().await;
-            return Err(why);
+            return Err(why.fleeting());
         }
     };
     warn_of(&logs, &uri);
@@ -318,7 +320,7 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
         None => Front::open(&front, replace, Arc::clone(&counted.volume), &logs).await,
         Some(kept) => {
             kept.answer_when(args.journal.is_stable());
-            open_kept_front(&front, replace, kept, &chain, &counted, &logs).await
+            open_kept_front(&front, replace, kept, &chain, &counted, (&logs, &stop)).await
         }
     };
     let served = match opened {
@@ -424,9 +426,13 @@ async fn open_kept_front(
     kept: &mut KeeperLink,
     chain: &Chain,
     counted: &Counted,
-    logs: &[Pending],
+    (logs, stop): (&[Pending], &Stop),
 ) -> Outcome<Front> {
     kept.check(chain)?;
+    // From here on the kernel asks this process, which then has to end the mount itself.
+    if kept.is_resumed() && stop.is_called() {
+        return Err(Failure::new("ended by a signal before it took the mount over").fleeting());
+    }
     Front::open_kept(at, replace, Arc::clone(&counted.volume), kept.take()?, logs).await
 }
 

@@ -250,7 +250,8 @@ async fn keep(
     background: &Background,
     stop: Stop,
 ) -> Outcome {
-    let kept = Supervisor::new(arguments, socket, args.via)?.run(background, stop).await;
+    let supervisor = Supervisor::new(arguments, socket, file.to_owned(), args.via)?;
+    let kept = supervisor.run(background, stop).await;
     for device in &devices_over(file) {
         if let Err(why) = kernel_device::abandon(device) {
             print_error(&format_args!("longhaul: cannot end {}: {why}", device.shown()));

@@ -5,6 +5,7 @@
 mod common;
 mod ends;
 mod images;
+mod interrupted;
 mod invited;
 mod link;
 mod memory;

@@ -125,14 +125,23 @@ impl Stage {
     }
 
     /// All processes that serve or keep something below the directory.
-    fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.processes_with("--serve-at")
+    }
+
+    /// Those of them that a keeper has started.
+    pub(crate) fn kept_processes(&self) -> Vec<u32> {
+        self.processes_with("--kept-by")
+    }
+
+    fn processes_with(&self, option: &str) -> Vec<u32> {
         let home = self.home().to_str().unwrap().to_owned();
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter(|pid| {
             let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let arguments = String::from_utf8_lossy(&arguments).into_owned();
-            arguments.contains("--serve-at") && arguments.contains(&home)
+            arguments.contains(option) && arguments.contains(&home)
         })
         .collect()
     }

@@ -123,6 +123,12 @@ pub(in crate::command) fn greeting(
     Secret::new(line.to_vec())
 }
 
+/// The file of the journal of a mount, if it has one.
+pub(in crate::command) fn journal_of(state: &Secret) -> Option<PathBuf> {
+    let state: MountState = serde_json::from_slice(state.expose()).ok()?;
+    state.journal.as_ref().map(|journal| journal.path.clone())
+}
+
 /// Says it to a process, with what it needs of the kernel; what that answers, once it serves. `None` if it ends before.
 pub(in crate::command) fn greet(
     stream: &UnixStream,

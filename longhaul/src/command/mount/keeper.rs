@@ -4,7 +4,6 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -14,14 +13,18 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixListener;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::super::attach::Background;
-use super::super::attach::kept::{HANDED_OVER, TRY_AGAIN, acknowledge, greet, greeting};
+use super::super::attach::kept::{
+    HANDED_OVER, TRY_AGAIN, acknowledge, greet, greeting, journal_of,
+};
 use super::Via;
+use crate::block_devices::{devices_over, mounts_of};
 use crate::control;
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
@@ -42,6 +45,11 @@ const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// One that has lived as long as this did not fail at what it began with.
 const LIVED: Duration = Duration::from_secs(60);
 
+/// The program that runs here, also when it is not installed any more.
+const OWN: &str = "/proc/self/exe";
+
+const CANNOT_START: &str = "cannot start the process that serves the mount";
+
 /// Code with which a Rust program ends that has panicked.
 const PANICKED: i32 = 101;
 
@@ -50,6 +58,8 @@ pub(super) struct Supervisor {
     program: PathBuf,
     arguments: Vec<OsString>,
     socket: PathBuf,
+    /// What the block device is made of.
+    file: PathBuf,
     kernel: Arc<KernelFiles>,
     /// What the last process has said that its successor needs; `None` before the first one serves.
     state: Option<Secret>,
@@ -57,6 +67,8 @@ pub(super) struct Supervisor {
     is_own_program: bool,
     /// Why the installed one has not taken the mount over, if it was tried last.
     refused: Option<String>,
+    /// The process before may not have answered all that it was asked.
+    was_killed: bool,
 }
 
 /// What is handed to each of them.
@@ -71,8 +83,6 @@ type StateReport = (Secret, std::os::unix::net::UnixStream);
 /// How a process ended.
 struct Ended {
     status: ExitStatus,
-    /// It was told to.
-    is_stopping: bool,
     /// It was given what it takes to hear the kernel, and may have heard what it has not answered.
     has_kernel_files: bool,
     /// It had begun to serve the mount.
@@ -94,7 +104,12 @@ enum Next {
 
 impl Supervisor {
     /// One for the processes that are started with these arguments, and ask at `socket`.
-    pub(super) fn new(mut arguments: Vec<OsString>, socket: PathBuf, via: Via) -> Outcome<Self> {
+    pub(super) fn new(
+        mut arguments: Vec<OsString>,
+        socket: PathBuf,
+        file: PathBuf,
+        via: Via,
+    ) -> Outcome<Self> {
         let what = || "cannot keep the mount".to_owned();
         let program = std::env::current_exe().or_fail(what)?;
         let rest = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
@@ -106,8 +121,17 @@ impl Supervisor {
         };
         let record = memfd_create(c"longhaul-mount", MemfdFlags::CLOEXEC).or_fail(what)?;
         let kernel = Arc::new(KernelFiles { device, record: File::from(record) });
-        let (state, refused) = (None, None);
-        Ok(Self { program, arguments, socket, kernel, state, is_own_program: false, refused })
+        Ok(Self {
+            program,
+            arguments,
+            socket,
+            file,
+            kernel,
+            state: None,
+            is_own_program: false,
+            refused: None,
+            was_killed: false,
+        })
     }
 
     /// Keeps it until it ends.
@@ -118,8 +142,7 @@ impl Supervisor {
         }
         // Of one that was killed: who keeps a mount with this name has its loop device, which was looked for.
         let _ = fs::remove_file(&self.socket);
-        let listener = UnixListener::bind(&self.socket).or_fail(what)?;
-        listener.set_nonblocking(true).or_fail(what)?;
+        let listener = Arc::new(UnixListener::bind(&self.socket).or_fail(what)?);
         let file = SocketFile::of(&self.socket).or_fail(what)?;
         let kept = self.keep(&listener, background, &mut stop).await;
         // The volume may have been mounted again already, since nothing serves it any more: that has its own by this name.
@@ -129,49 +152,70 @@ impl Supervisor {
 
     async fn keep(
         &mut self,
-        listener: &UnixListener,
+        listener: &Arc<UnixListener>,
         background: &Background,
         stop: &mut Stop,
     ) -> Outcome {
-        let (mut was_killed, mut pause) = (false, PAUSE);
+        let mut pause = PAUSE;
         loop {
+            // A mount that is asked to end while nothing serves it is ended by one more process, once that does.
+            let is_last = self.state.is_some() && stop.is_called();
             let began = Instant::now();
-            let lived = self.live(listener, was_killed, background, stop).await;
+            let longest = match self.start() {
+                Ok(child) => {
+                    let ended = self.live(child, listener, is_last, background, stop).await?;
+                    match next(&ended, self.state.is_some(), self.is_own_program) {
+                        Next::End if self.state.is_some() && !ended.has_served => {
+                            return Err(self.left(background));
+                        }
+                        Next::End => return end(&ended),
+                        next => self.prepare(next, &ended),
+                    }
+                }
+                // There is a mount, and the machine may have memory or the program again.
+                Err(why) if self.state.is_some() => {
+                    print_error(&format_args!("longhaul: {CANNOT_START}: {why}"));
+                    Some(FAILED_PAUSE_MAX)
+                }
+                Err(why) => return Err(Failure::new(CANNOT_START).because(why)),
+            };
+            let Some(longest) = longest else { continue };
+            if is_last {
+                return Err(self.left(background));
+            }
             if began.elapsed() >= LIVED {
                 pause = PAUSE;
             }
-            let ended = match lived {
-                Ok(ended) => ended,
-                // There is a mount, and the machine may have memory or the program again.
-                Err(why) if self.state.is_some() => {
-                    print_error(&format_args!("longhaul: {why}"));
-                    pause = self.wait(pause, FAILED_PAUSE_MAX, stop).await?;
-                    continue;
-                }
-                Err(why) => return Err(why),
-            };
-            let status = ended.status;
-            match next(&ended, self.state.is_some(), self.is_own_program) {
-                // What it was told to do is the next one's to do, once that serves.
-                // Who upgrades it wants the program that is installed by then.
-                Next::Successor { was_killed: false } => {
-                    (was_killed, self.is_own_program) = (false, false);
-                }
-                _ if ended.is_stopping => return end(&ended),
-                Next::End => return end(&ended),
-                Next::Successor { was_killed: true } => {
-                    print_error(&format_args!(
-                        "longhaul: the process that served the mount has ended ({status}): another one takes it over"
-                    ));
-                    was_killed = true;
-                    pause = self.wait(pause, PAUSE_MAX, stop).await?;
-                }
-                Next::TryAgain => pause = self.wait(pause, PAUSE_MAX, stop).await?,
-                Next::FailedStart { was_killed: may_lack_answers } => {
-                    was_killed |= may_lack_answers;
-                    self.try_other_program(status);
-                    pause = self.wait(pause, FAILED_PAUSE_MAX, stop).await?;
-                }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.called() => {}
+            }
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// What the next process is to be; how long it is waited for at most, if it is not started at once.
+    fn prepare(&mut self, next: Next, ended: &Ended) -> Option<Duration> {
+        match next {
+            // What it was told to do is the next one's to do, once that serves.
+            // Who upgrades it wants the program that is installed by then.
+            Next::End | Next::Successor { was_killed: false } => {
+                (self.was_killed, self.is_own_program) = (false, false);
+                None
+            }
+            Next::Successor { was_killed: true } => {
+                print_error(&format_args!(
+                    "longhaul: the process that served the mount has ended ({}): another one takes it over",
+                    ended.status
+                ));
+                self.was_killed = true;
+                Some(PAUSE_MAX)
+            }
+            Next::TryAgain => Some(PAUSE_MAX),
+            Next::FailedStart { was_killed } => {
+                self.was_killed |= was_killed;
+                self.try_other_program(ended.status);
+                Some(FAILED_PAUSE_MAX)
             }
         }
     }
@@ -191,48 +235,58 @@ impl Supervisor {
         self.is_own_program = !self.is_own_program;
     }
 
-    /// Waits before the next process; how long it is to be the next time.
-    async fn wait(&self, pause: Duration, most: Duration, stop: &mut Stop) -> Outcome<Duration> {
-        tokio::select! {
-            () = sleep(pause) => Ok((pause * 2).min(most)),
-            () = stop.called() => Err(Failure::new(
-                "ended by a signal while nothing served the mount: programs get errors until it is unmounted"
-            )),
-        }
+    /// The mount is there, and nothing serves it any more: what is left, and where.
+    fn left(&self, background: &Background) -> Failure {
+        let name = &background.name;
+        let devices = devices_over(&self.file);
+        let mounts = devices.iter().flat_map(|device| mounts_of(device)).map(|mount| mount.place);
+        let places = mounts.chain(devices.iter().cloned()).chain([self.file.clone()]);
+        let places: Vec<_> = places.map(|place| place.shown().to_string()).collect();
+        let places = places.join(", ");
+        let left = format!(
+            "{places} are left, and give errors until `longhaul umount {name}`: what was not synced is lost"
+        );
+        let journal = self.state.as_ref().and_then(journal_of).map(|journal| {
+            let journal = journal.shown();
+            format!(
+                "what was synced and is not on the server is in the journal {journal}: the next `longhaul mount {name}` sends it\n  "
+            )
+        });
+        Failure::new(format!("the mount of {name} could not be ended as it should"))
+            .because("no process serves it")
+            .hint(format!("{}{left}", journal.unwrap_or_default()))
     }
 
-    /// The life of one process; how it ended.
+    /// The life of one process; how it ended. When the mount is to end the last process is told so once it serves, and any
+    /// other at once: one that does not serve yet leaves the mount to the next.
     async fn live(
         &mut self,
-        listener: &UnixListener,
-        was_killed: bool,
+        mut child: Child,
+        listener: &Arc<UnixListener>,
+        is_last: bool,
         background: &Background,
         stop: &mut Stop,
     ) -> Outcome<Ended> {
-        let what = || "cannot start the process that serves the mount".to_owned();
-        let mut child = self.start().or_fail(what)?;
         let pid = child.id();
         let (says, mut said) = mpsc::channel(1);
-        let listening = self.listening(listener, pid, was_killed, says).or_fail(what)?;
+        let listening = self.listening(listener, pid, says);
         let greeted = Arc::clone(&listening.greeted);
         let listening = tokio::spawn(listening.hear_all());
-        // One that takes a mount over would leave it if it were stopped before it has it.
-        let (mut is_stopping, mut may_stop) = (false, self.state.is_none());
-        let mut has_served = false;
+        let (mut is_stopping, mut has_served) = (false, false);
         let status = loop {
             tokio::select! {
-                status = child.wait() => break status.or_fail(what)?,
+                status = child.wait() => break status.or_fail(|| CANNOT_START.to_owned())?,
                 Some(said) = said.recv() => match self.heard(said, background) {
-                    Ok(()) => (may_stop, has_served) = (true, true),
+                    Ok(()) => has_served = true,
                     // Another one is started once it has ended, and must not find it beside itself.
                     Err(why) => {
                         print_error(&format_args!("longhaul: {why}"));
-                        child.start_kill().or_fail(what)?;
+                        signal(&child, Signal::KILL);
                     }
                 },
-                () = stop.called(), if may_stop && !is_stopping => {
+                () = stop.called(), if !is_stopping && (has_served || !is_last) => {
                     is_stopping = true;
-                    terminate(&child);
+                    signal(&child, Signal::TERM);
                 }
             }
         };
@@ -241,22 +295,20 @@ impl Supervisor {
             control::remove_if_left(&control::of_attachment(&dir, pid));
         }
         let has_kernel_files = greeted.load(Ordering::Acquire);
-        Ok(Ended { status, is_stopping, has_kernel_files, has_served })
+        Ok(Ended { status, has_kernel_files, has_served })
     }
 
     /// What hears the process with this number, and tells it what it takes over.
     fn listening(
         &self,
-        listener: &UnixListener,
+        listener: &Arc<UnixListener>,
         pid: Option<u32>,
-        was_killed: bool,
         says: mpsc::Sender<StateReport>,
-    ) -> io::Result<Listening> {
+    ) -> Listening {
         let refused = self.refused.as_deref();
-        let greeting = Arc::new(greeting(self.state.as_ref(), was_killed, refused));
-        let listener = tokio::net::UnixListener::from_std(listener.try_clone()?)?;
-        let kernel = Arc::clone(&self.kernel);
-        Ok(Listening { listener, pid, greeting, kernel, greeted: Arc::default(), says })
+        let greeting = Arc::new(greeting(self.state.as_ref(), self.was_killed, refused));
+        let (listener, kernel) = (Arc::clone(listener), Arc::clone(&self.kernel));
+        Listening { listener, pid, greeting, kernel, greeted: Arc::default(), says }
     }
 
     /// Starts a process of the program that is installed now; if that cannot be, of the one that runs here.
@@ -270,7 +322,7 @@ impl Supervisor {
             }
             command.spawn()
         };
-        let own = Path::new("/proc/self/exe");
+        let own = Path::new(OWN);
         if self.is_own_program {
             return start(own);
         }
@@ -305,7 +357,7 @@ impl Supervisor {
 
 /// Waits for a process at the keeper's socket, until it is aborted.
 struct Listening {
-    listener: tokio::net::UnixListener,
+    listener: Arc<UnixListener>,
     pid: Option<u32>,
     greeting: Arc<Secret>,
     kernel: Arc<KernelFiles>,
@@ -385,10 +437,10 @@ fn next(ended: &Ended, is_kept: bool, is_own_program: bool) -> Next {
     }
 }
 
-fn terminate(child: &Child) {
+fn signal(child: &Child, signal: Signal) {
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
         // It may have ended by itself.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -407,7 +459,7 @@ mod tests {
     }
 
     fn ended(status: ExitStatus, has_served: bool) -> Ended {
-        Ended { status, is_stopping: false, has_kernel_files: true, has_served }
+        Ended { status, has_kernel_files: true, has_served }
     }
 
     #[test]

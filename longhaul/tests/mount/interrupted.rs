@@ -1,0 +1,97 @@
+//! A takeover that is interrupted: the process that takes a mount over, or its keeper, is told to end, hangs, or is never ready;
+//! and several commands at once.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::common::{Running, run};
+use super::stage::{Stage, write_stable};
+
+/// A mount with something that is not flushed, whose process is killed while the server is silent; the next one waits for that.
+fn waiting_for_its_server(stage: &Stage) -> Running {
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    write_stable(&stage.mnt().join("stable"), "kept");
+    fs::write(stage.mnt().join("file"), "not synced").unwrap();
+    server.signal(Signal::STOP);
+    stage.signal(Signal::KILL);
+    let is_opening = || stage.log("disk").contains("waiting for its login response");
+    stage.wait_until("the next process waits for the server", is_opening);
+    server
+}
+
+fn signal_all(processes: &[u32], signal: Signal) {
+    for pid in processes {
+        let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
+    }
+}
+
+fn is_kept(stage: &Stage) {
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    stage.longhaul("mount disk");
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "not synced");
+    stage.longhaul("umount disk");
+}
+
+/// As `killall` ends them.
+#[test]
+fn mount_whose_processes_are_all_told_to_end_during_a_takeover_is_unmounted_and_flushed() {
+    let stage = Stage::new();
+    let server = waiting_for_its_server(&stage);
+    signal_all(&stage.processes(), Signal::TERM);
+    server.signal(Signal::CONT);
+    stage.wait_until("it has ended", || stage.processes().is_empty());
+    is_kept(&stage);
+    assert!(server.stop().success());
+}
+
+/// It is as if it had not been there: the next one goes on.
+#[test]
+fn process_that_is_told_to_end_before_it_serves_leaves_the_mount_to_the_next() {
+    let stage = Stage::new();
+    let server = waiting_for_its_server(&stage);
+    signal_all(&stage.kept_processes(), Signal::TERM);
+    let is_told = || stage.log("disk").contains("it was ended before it was open");
+    stage.wait_until("it has ended", is_told);
+    server.signal(Signal::CONT);
+    stage.server_after(None);
+    stage.longhaul("umount disk");
+    is_kept(&stage);
+    assert!(server.stop().success());
+}
+
+/// Nothing is unmounted then, and nobody is told that all was well.
+#[test]
+fn mount_that_nothing_can_serve_when_it_is_to_end_is_told_of_and_left() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let mount =
+        format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M --foreground", stage.uri());
+    let mount = Running::start(&mut stage.command(&mount));
+    assert!(mount.line().is_some_and(|line| line.contains("is mounted at")));
+    write_stable(&stage.mnt().join("stable"), "kept");
+    server.kill();
+    stage.signal(Signal::KILL);
+    stage.wait_until("it is tried again", || stage.log("disk").contains("cannot connect"));
+    signal_all(&stage.processes(), Signal::TERM);
+    assert_eq!(mount.end().code(), Some(1));
+    let log = stage.log("disk");
+    let journal = stage.path("j");
+    for told in [
+        "the mount of disk could not be ended as it should: no process serves it",
+        &format!("is in the journal {}", journal.display()),
+        &format!("{}, /dev/loop", stage.mnt().display()),
+        "until `longhaul umount disk`",
+    ] {
+        assert!(log.contains(told), "{told}: {log}");
+    }
+    let (printed, status) = run(&stage.command("umount disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    stage.wait_until("the loop device is gone", || stage.leftovers().is_empty());
+    let server = stage.serve("--state reservations");
+    stage.longhaul("mount disk");
+    assert_eq!(fs::read_to_string(stage.mnt().join("stable")).unwrap(), "kept");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
