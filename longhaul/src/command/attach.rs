@@ -510,7 +510,7 @@ async fn serve(
                 succession::try_program().await
             };
             let ending = status::remove_control_socket;
-            succession.serve(&front, &observer, (refusal, successor), ending).await;
+            succession.serve(&front, &observer, detach, (refusal, successor), ending).await;
             std::future::pending::<()>().await;
         };
         // It may end before it is told to: a mounted file can be unmounted by others.

@@ -1,5 +1,6 @@
 //! `longhaul umount`: the end of what `mount` has begun, and what has become of what was written.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,7 +94,8 @@ pub(super) async fn refuse_if_attached(uri: &Uri) -> Outcome {
 
 pub(super) async fn find(what: &str) -> Outcome<(AttachmentAddress, AttachStatus)> {
     let wanted = Wanted::new(what);
-    let mut found = wanted.look_until_served().await;
+    let is_wanted = |status: &AttachStatus| wanted.is(status);
+    let mut found = look_until_served(&wanted.what, &wanted.mounts, is_wanted).await;
     let its = found.answered.iter().position(|(_, status)| wanted.is(status));
     let Some((control, status)) = its.map(|its| found.answered.swap_remove(its)) else {
         return Err(wanted.end_what_is_left(found).await?);
@@ -133,28 +135,6 @@ impl<'a> Wanted<'a> {
             || [self.what, &nbd::uri(&self.path)].contains(&&*status.socket)
     }
 
-    /// What there is, once no process is about to take the one over that is wanted.
-    async fn look_until_served(&self) -> Found {
-        let mut is_told = false;
-        loop {
-            let found = look().await;
-            let is_there = found.answered.iter().any(|(_, status)| self.is(status));
-            // It may be the one that does not answer.
-            let is_silent = !found.silent.is_empty();
-            if is_there || is_silent || !self.mounts.iter().any(|file| is_kept_mount(file)) {
-                return found;
-            }
-            if !std::mem::replace(&mut is_told, true) {
-                print_error(&format_args!(
-                    "longhaul: {} is served by nobody at the moment: another process is about to take it over, which is waited \
-                     for; its log in the state directory says more",
-                    self.what
-                ));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
-
     /// Takes away what a process that was killed has left of it; why there is nothing that could be found.
     async fn end_what_is_left(self, found: Found) -> Outcome<Failure> {
         let none = Failure::new(format!("nothing that Longhaul has attached is `{}`", self.what))
@@ -166,6 +146,31 @@ impl<'a> Wanted<'a> {
             }
         }
         Ok(found.lacks(none))
+    }
+}
+
+/// What there is, once no process is about to take the one over that is wanted: one of these mounts, if it is any.
+async fn look_until_served(
+    what: &impl Display,
+    mounts: &[PathBuf],
+    is_wanted: impl Fn(&AttachStatus) -> bool,
+) -> Found {
+    let mut is_told = false;
+    loop {
+        let found = look().await;
+        let is_there = found.answered.iter().any(|(_, status)| is_wanted(status));
+        // It may be the one that does not answer.
+        let is_silent = !found.silent.is_empty();
+        if is_there || is_silent || !mounts.iter().any(|file| is_kept_mount(file)) {
+            return found;
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            print_error(&format_args!(
+                "longhaul: {what} is served by nobody at the moment: another process is about to take it over, which is waited \
+                 for; its log in the state directory says more"
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -218,48 +223,74 @@ fn clear(file: &Path) -> Outcome {
         ))
 }
 
-/// Unmounts, has everything flushed, and waits for the verdict.
+/// Unmounts, has everything flushed, and waits for the verdict: that of the process that serves the attachment by then.
 pub(super) async fn end(address: &AttachmentAddress) -> Outcome {
-    let control = match address {
-        AttachmentAddress::Control(control) => control.clone(),
-        AttachmentAddress::File(file) => {
-            let all = attachments().await;
-            let its = all.into_iter().find(|(_, status)| status.file.as_ref() == Some(file));
-            let gone = || Failure::new(format!("nothing serves {} any more", file.shown()));
-            its.ok_or_else(gone)?.0
-        }
-    };
-    let telling = async {
-        loop {
-            tokio::time::sleep(TELL_EVERY).await;
-            tell_of_progress(&control).await;
-            if let AttachmentAddress::File(file) = address {
-                tell_of_mounts_elsewhere(file);
+    let mut unanswered = None;
+    loop {
+        let control = match address {
+            AttachmentAddress::Control(control) if unanswered.is_none() => Some(control.clone()),
+            AttachmentAddress::Control(_) => None,
+            AttachmentAddress::File(file) => serving(file).await,
+        };
+        let Some(control) = control else {
+            return Err(unanswered.unwrap_or_else(|| Failure::new("nothing serves it any more")));
+        };
+        let telling = async {
+            loop {
+                tokio::time::sleep(TELL_EVERY).await;
+                tell_of_progress(&control).await;
+                if let AttachmentAddress::File(file) = address {
+                    tell_of_mounts_elsewhere(file);
+                    // Until it is unmounted, which may take long, it is not to be handed over.
+                    let _ = control::ask(&control, "expect-detach", PATIENCE).await;
+                }
             }
+        };
+        tokio::select! {
+            ended = unmounted_and_detached(address, &control) => match ended? {
+                Ended::Detached => return Ok(()),
+                Ended::Unanswered(why) => unanswered = Some(why),
+            },
+            () = telling => unreachable!("it never ends"),
         }
-    };
-    tokio::select! {
-        ended = unmounted_and_detached(address, &control) => ended,
-        () = telling => unreachable!("it never ends"),
     }
 }
 
-async fn unmounted_and_detached(address: &AttachmentAddress, control: &Path) -> Outcome {
+/// Where the process is asked that serves this file; `None` if none does, nor is about to.
+async fn serving(file: &Path) -> Option<PathBuf> {
+    let is_its = |status: &AttachStatus| status.file.as_deref() == Some(file);
+    let found = look_until_served(&file.shown(), &[file.to_owned()], is_its).await;
+    found.answered.into_iter().find(|(_, status)| is_its(status)).map(|(control, _)| control)
+}
+
+/// What became of an attachment that was told to end.
+enum Ended {
+    Detached,
+    /// Its process has ended before it could say. Another one may serve what it was asked to detach.
+    Unanswered(Failure),
+}
+
+async fn unmounted_and_detached(address: &AttachmentAddress, control: &Path) -> Outcome<Ended> {
     if let AttachmentAddress::File(file) = address {
         // Once nothing is mounted any more it would end by itself, and its verdict would be in its log only.
-        let expected = control::ask(control, "expect-detach", PATIENCE).await;
-        expected.map_err(|why| why.into_failure(control))?;
+        match control::ask(control, "expect-detach", PATIENCE).await {
+            Ok(_) => {}
+            Err(why @ (AskError::Refused(_) | AskError::Silent)) => {
+                return Err(why.into_failure(control));
+            }
+            Err(why) => return Ok(Ended::Unanswered(why.into_failure(control))),
+        }
         let file = file.clone();
         // The kernel writes what it has first, and cannot be kept from waiting for the server with that.
         let released = spawn_blocking(move || release(&file)).await;
         released.or_fail(|| "cannot unmount".to_owned())??;
     }
     match control::ask(control, "detach", FOR_EVER).await {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(Ended::Detached),
         Err(AskError::Refused(why)) => Err(Failure::new(why)),
-        Err(why) => Err(Failure::new("what was written may not all be on the volume")
+        Err(why) => Ok(Ended::Unanswered(Failure::new("what was written may not all be on the volume")
             .because(why)
-            .hint("the process that served it has ended before it could say: its log in the state directory says more")),
+            .hint("the process that served it has ended before it could say: its log in the state directory says more"))),
     }
 }
 

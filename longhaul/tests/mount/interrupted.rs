@@ -2,6 +2,7 @@
 //! and several commands at once.
 
 use std::fs;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -92,6 +93,47 @@ fn mount_that_nothing_can_serve_when_it_is_to_end_is_told_of_and_left() {
     let server = stage.serve("--state reservations");
     stage.longhaul("mount disk");
     assert_eq!(fs::read_to_string(stage.mnt().join("stable")).unwrap(), "kept");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+fn start(stage: &Stage, args: &str) -> Child {
+    stage.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// What a command printed, and how it ended.
+fn ended(command: Child) -> (String, Option<i32>) {
+    let output = command.wait_with_output().unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+}
+
+#[test]
+fn umount_beside_an_upgrade_tells_what_has_become_of_the_volume() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    for round in 0..16 {
+        let file = stage.mnt().join("file");
+        fs::write(&file, format!("{round}")).unwrap();
+        let upgrade = start(&stage, "upgrade disk");
+        // As far as it gets in the time that so many programs take.
+        for _ in 0..round {
+            run(&Command::new("true"));
+        }
+        let told = stage.longhaul("umount disk");
+        assert!(told.contains("all that was written is on it"), "{round}: {told}");
+        let (printed, code) = ended(upgrade);
+        let is_true = match code {
+            Some(0) => printed.contains("is served by process"),
+            _ => ["somebody unmounts it", "no process serves it any more", "nothing that Longhaul has"]
+                .iter()
+                .any(|told| printed.contains(told)),
+        };
+        assert!(is_true, "{round}: {code:?} {printed}");
+        stage.wait_until("its processes have ended", || stage.processes().is_empty());
+        stage.longhaul("mount disk");
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("{round}"));
+    }
     stage.longhaul("umount disk");
     assert!(server.stop().success());
 }

@@ -87,10 +87,9 @@ impl StatusReporter {
                     continue;
                 }
                 let answer = match request.verb.as_str() {
-                    "expect-detach" => {
-                        detach.expect();
-                        Ok("expected".to_owned())
-                    }
+                    "expect-detach" if detach.expect() => Ok("expected".to_owned()),
+                    // Its successor is to be asked.
+                    "expect-detach" => continue,
                     "status" => serde_json::to_string(&reporter.full_status().await)
                         .or_fail(|| "cannot tell the status".to_owned()),
                     other => Err(Failure::new(format!("an attachment does not know `{other}`"))),

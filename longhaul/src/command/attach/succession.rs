@@ -11,6 +11,7 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{sleep, timeout};
 
+use super::detach::Detach;
 use super::front::Front;
 use super::kept::HANDED_OVER;
 use crate::chain::Observer;
@@ -62,6 +63,7 @@ impl Succession {
         &self,
         front: &Front,
         volume: &Observer,
+        detach: &Detach,
         (refusal, successor): (impl Fn() -> Option<&'static str>, impl AsyncFn() -> Outcome),
         before_end: impl Fn(),
     ) {
@@ -79,7 +81,7 @@ impl Succession {
                 )));
                 continue;
             }
-            match hand_over(front, volume).await {
+            match hand_over(front, volume, detach).await {
                 Err(why) => request.answer(Err(why)),
                 Ok(()) => {
                     before_end();
@@ -93,7 +95,7 @@ impl Succession {
 
 /// Only what a successor can open is handed over: a volume that is connected, and a journal that holds nothing. For one that
 /// holds something the reservation has to stand, which a server that was restarted may not have yet.
-async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
+async fn hand_over(front: &Front, volume: &Observer, detach: &Detach) -> Outcome {
     let refuse = |what: &str| Failure::new(format!("{what}: the process goes on as it is"));
     if let Some(why) = volume.outage() {
         return Err(refuse("there is no connection to the server").because(why));
@@ -105,12 +107,16 @@ async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
             .hint("try again when it answers"));
     };
     handed_over.map_err(|why| refuse("what was acknowledged could not be flushed").because(why))?;
-    if timeout(SENT_WITHIN, sent(volume)).await.is_ok() {
-        return Ok(());
+    if timeout(SENT_WITHIN, sent(volume)).await.is_err() {
+        serve_on(front).await?;
+        return Err(refuse("what its journal holds is not sent yet")
+            .hint("`longhaul status` shows how much that is; try again when it is less"));
     }
-    serve_on(front).await?;
-    Err(refuse("what its journal holds is not sent yet")
-        .hint("`longhaul status` shows how much that is; try again when it is less"))
+    if !detach.hand_over() {
+        serve_on(front).await?;
+        return Err(refuse("somebody unmounts it"));
+    }
+    Ok(())
 }
 
 async fn serve_on(front: &Front) -> Outcome {
