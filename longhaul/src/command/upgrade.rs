@@ -1,7 +1,7 @@
 //! `longhaul upgrade`: a new process takes a mount over.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -11,7 +11,7 @@ use super::attached::{AttachStatus, attachments, look};
 use super::say_done;
 use super::umount::find;
 use crate::attachments::FileId;
-use crate::control;
+use crate::control::{self, AskError};
 use crate::failure::{Failure, Outcome, print_error};
 
 /// Have a new process of the installed program take mounted volumes over, without unmounting them
@@ -40,8 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Upgrades one, or all that can be.
 pub async fn run(args: Args) -> Outcome {
     if let Some(what) = args.what {
-        let status = find(&what).await?.1;
-        return upgrade(status.file, status.pid, &status.attachment).await;
+        return upgrade(find(&what).await?.1).await;
     }
     let found = look().await;
     let none = || Failure::new("no volume is mounted").hint("`longhaul status` shows what runs");
@@ -53,7 +52,7 @@ pub async fn run(args: Args) -> Outcome {
     }
     let mut last = Ok(());
     for status in mounted {
-        if let Err(why) = upgrade(status.file, status.pid, &status.attachment).await {
+        if let Err(why) = upgrade(status).await {
             print_error(&format_args!("longhaul: {why}"));
             last = Err(Failure::already_printed(false));
         }
@@ -61,21 +60,45 @@ pub async fn run(args: Args) -> Outcome {
     last
 }
 
-async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
-    let Some((control, _)) = attachment(file.as_deref(), |its| its == pid).await else {
-        return Err(Failure::new(format!("{uri}: its process has ended meanwhile")));
-    };
-    let before = program(pid);
-    let asked = control::ask(&control, "hand-over", PATIENCE).await;
-    asked.map_err(|why| why.into_failure(&control).within(uri))?;
+/// Has the process that serves the attachment hand it over, and says what became of that.
+async fn upgrade(AttachStatus { file, mut pid, attachment: uri, .. }: AttachStatus) -> Outcome {
+    let file = file.as_deref();
     loop {
-        if let Some((_, status)) = attachment(file.as_deref(), |its| its != pid).await {
-            return told(uri, status, before);
+        let before = program(pid);
+        let is_handed_over = hand_over(pid).await.map_err(|why| why.within(&uri))?;
+        let next = successor(&uri, file, pid).await;
+        if is_handed_over {
+            let hint =
+                "its log in the state directory says why; what was written was flushed before";
+            return told(&uri, next.map_err(|why| why.hint(hint))?, before);
         }
-        if !has_keeper(file.as_deref()) {
-            return Err(Failure::new(format!("{uri}: no process could take it over")).hint(
-                "its log in the state directory says why; what was written was flushed before",
-            ));
+        pid = next?.pid;
+    }
+}
+
+/// Whether a process has handed its attachment over; false if it ended before it could say, as it does when it was killed, or
+/// has just handed over to somebody else's order: then another one is to be asked.
+async fn hand_over(pid: u32) -> Outcome<bool> {
+    let Some(dir) = control::runtime_dir() else { return Ok(false) };
+    let control = control::of_attachment(&dir, pid);
+    match control::ask(&control, "hand-over", PATIENCE).await {
+        Ok(_) => Ok(true),
+        Err(why @ (AskError::Refused(_) | AskError::Silent)) => Err(why.into_failure(&control)),
+        Err(_) => Ok(false),
+    }
+}
+
+/// The process that goes on with the mount, once it serves it.
+async fn successor(uri: &str, file: Option<&Path>, before: u32) -> Outcome<AttachStatus> {
+    loop {
+        let all = attachments().await.into_iter().map(|(_, status)| status);
+        let mut others = all.filter(|status| status.pid != before);
+        if let Some(status) = others.find(|status| status.file.as_deref() == file) {
+            return Ok(status);
+        }
+        if !has_keeper(file) {
+            return Err(Failure::new(format!("{uri}: no process serves it any more"))
+                .because("it was ended meanwhile, or no process could take it over"));
         }
         sleep(LOOK_EVERY).await;
     }
@@ -102,15 +125,6 @@ fn told(
 /// Which file the program of a process is (proc(5)); `None` if the system does not tell.
 fn program(pid: u32) -> Option<FileId> {
     fs::metadata(format!("/proc/{pid}/exe")).ok().map(|found| FileId::of(&found))
-}
-
-/// The attachment that serves `file`, if its process is one that is meant.
-async fn attachment(
-    file: Option<&Path>,
-    is_meant: impl Fn(u32) -> bool,
-) -> Option<(PathBuf, AttachStatus)> {
-    let mut all = attachments().await.into_iter();
-    all.find(|(_, status)| status.file.as_deref() == file && is_meant(status.pid))
 }
 
 /// Whether the keeper of the mount is there, which starts the new process.

@@ -137,3 +137,22 @@ fn umount_beside_an_upgrade_tells_what_has_become_of_the_volume() {
     stage.longhaul("umount disk");
     assert!(server.stop().success());
 }
+
+#[test]
+fn several_upgrades_at_once_are_all_told_which_process_serves() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    let before = stage.server_after(None);
+    let upgrades: Vec<_> = (0..6).map(|_| start(&stage, "upgrade disk")).collect();
+    let told: Vec<_> = upgrades.into_iter().map(ended).collect();
+    let now = stage.server_after(Some(before));
+    for (printed, code) in &told {
+        assert_eq!(*code, Some(0), "{told:?}");
+        assert!(printed.contains("is served by process"), "{told:?}");
+    }
+    let is_told = |(printed, _): &(String, _)| printed.contains(&format!("by process {now},"));
+    assert!(told.iter().any(is_told), "{now}: {told:?}");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}

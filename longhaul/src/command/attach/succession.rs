@@ -31,6 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How many may wait.
 const WAITING_MAX: usize = 16;
 
+/// The answer to all who have asked before.
+const DONE: &str = "handed over";
+
 /// Both ends of what they ask.
 #[derive(Clone)]
 pub(super) struct Succession {
@@ -46,12 +49,10 @@ impl Default for Succession {
 }
 
 impl Succession {
-    /// Somebody asks.
+    /// Somebody asks. One that comes after the mount was handed over gets no answer, and asks the next process.
     pub(super) fn ask(&self, request: Request) {
-        if let Err(why) = self.asked.try_send(request) {
-            let (mpsc::error::TrySendError::Full(request)
-            | mpsc::error::TrySendError::Closed(request)) = why;
-            request.answer(Err(Failure::new("others ask for the same")));
+        if let Err(mpsc::error::TrySendError::Full(request)) = self.asked.try_send(request) {
+            request.answer(Err(Failure::new("too many ask for the same")));
         }
     }
 
@@ -85,7 +86,11 @@ impl Succession {
                 Err(why) => request.answer(Err(why)),
                 Ok(()) => {
                     before_end();
-                    request.answer(Ok("handed over".to_owned()));
+                    requests.close();
+                    request.answer(Ok(DONE.to_owned()));
+                    while let Ok(request) = requests.try_recv() {
+                        request.answer(Ok(DONE.to_owned()));
+                    }
                     std::process::exit(HANDED_OVER.into());
                 }
             }
