@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::attach::kept;
 use super::attached::{AttachStatus, attachments, look};
@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// How often it is looked for the new process.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often it is said what is waited for.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Upgrades one, or all that can be.
 pub async fn run(args: Args) -> Outcome {
@@ -90,6 +93,7 @@ async fn hand_over(pid: u32) -> Outcome<bool> {
 
 /// The process that goes on with the mount, once it serves it.
 async fn successor(uri: &str, file: Option<&Path>, before: u32) -> Outcome<AttachStatus> {
+    let mut told = Instant::now();
     loop {
         let all = attachments().await.into_iter().map(|(_, status)| status);
         let mut others = all.filter(|status| status.pid != before);
@@ -99,6 +103,13 @@ async fn successor(uri: &str, file: Option<&Path>, before: u32) -> Outcome<Attac
         if !has_keeper(file) {
             return Err(Failure::new(format!("{uri}: no process serves it any more"))
                 .because("it was ended meanwhile, or no process could take it over"));
+        }
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            print_error(&format_args!(
+                "longhaul: {uri} is served by nobody at the moment: the process that is to take it over is waited for; its log in \
+                 the state directory says more"
+            ));
         }
         sleep(LOOK_EVERY).await;
     }

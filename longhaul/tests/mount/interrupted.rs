@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::common::{Running, run};
 use super::stage::{Stage, write_stable};
+use super::takeover::{install_failing, mount_by_a_copy};
 
 /// A mount with something that is not flushed, whose process is killed while the server is silent; the next one waits for that.
 fn waiting_for_its_server(stage: &Stage) -> Running {
@@ -94,6 +95,46 @@ fn mount_that_nothing_can_serve_when_it_is_to_end_is_told_of_and_left() {
     stage.longhaul("mount disk");
     assert_eq!(fs::read_to_string(stage.mnt().join("stable")).unwrap(), "kept");
     stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn installed_program_that_hangs_is_killed_and_the_other_one_goes_on() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let program = mount_by_a_copy(&stage);
+    write_stable(&stage.mnt().join("file"), "kept");
+    install_failing(&program, "exec sleep 1000");
+    let (printed, status) = run(&stage.command("upgrade disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    for told in [
+        "the process that is to take it over is waited for",
+        "the program of before goes on, as process ",
+        "has not taken the mount over (it did not ask for it within 30 seconds)",
+    ] {
+        assert!(printed.contains(told), "{told}: {printed}");
+    }
+    write_stable(&stage.mnt().join("file"), "not synced");
+    stage.longhaul("umount disk");
+    is_kept(&stage);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn mount_is_unmounted_by_a_signal_while_the_installed_program_hangs() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let program = mount_by_a_copy(&stage);
+    fs::write(stage.mnt().join("file"), "not synced").unwrap();
+    let begun = stage.path("begun");
+    install_failing(&program, &format!("touch {}; exec sleep 1000", begun.display()));
+    let upgrade = start(&stage, "upgrade disk");
+    stage.wait_until("the installed program is started", || begun.exists());
+    signal_all(&stage.processes(), Signal::TERM);
+    stage.wait_until("it has ended", || stage.processes().is_empty());
+    let (printed, code) = ended(upgrade);
+    assert_eq!(code, Some(1), "{printed}");
+    is_kept(&stage);
     assert!(server.stop().success());
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -323,7 +323,7 @@ fn mount_that_waits_for_its_next_process_loses_its_volume_to_nobody_of_this_mach
 
 /// Puts a program in the place of the one at `path`: it answers `--version`, and with a mount to take over does as `ends`
 /// says, where `$REAL` is the tested one.
-fn install_failing(path: &Path, ends: &str) {
+pub(super) fn install_failing(path: &Path, ends: &str) {
     let new = path.with_extension("new");
     let program = format!("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\nREAL={LONGHAUL}\n{ends}\n");
     fs::write(&new, program).unwrap();
@@ -331,20 +331,23 @@ fn install_failing(path: &Path, ends: &str) {
     fs::rename(new, path).unwrap();
 }
 
+/// Mounts the volume, by a copy of the program that can be replaced.
+pub(super) fn mount_by_a_copy(stage: &Stage) -> PathBuf {
+    let program = stage.path("longhaul");
+    fs::copy(LONGHAUL, &program).unwrap();
+    let mount = format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri());
+    let mut command = Command::new(&program);
+    stage.environment(command.args(mount.split(' ')).current_dir(stage.home()));
+    must(&mut command);
+    program
+}
+
 /// A mount whose installed program is replaced by one that `ends` so: it goes on by the program that keeps it, `upgrade` says
 /// why, and one that is installed later is tried again.
 fn mount_goes_on_by_its_own_program_where_the_installed_one(ends: &str, why: &str) {
     let stage = Stage::new();
     let server = stage.serve("--state reservations");
-    // Of a copy, which is replaced.
-    let program = stage.path("longhaul");
-    fs::copy(LONGHAUL, &program).unwrap();
-    let begin = |args: String| {
-        let mut command = Command::new(&program);
-        stage.environment(command.args(args.split(' ')).current_dir(stage.home()));
-        must(&mut command)
-    };
-    begin(format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    let program = mount_by_a_copy(&stage);
     let before = stage.server_after(None);
     write_stable(&stage.mnt().join("file"), "kept");
     install_failing(&program, ends);

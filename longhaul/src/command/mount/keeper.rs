@@ -2,10 +2,12 @@
 //! it, once more when that has ended without unmounting. It serves nothing, so that nothing of it can fail with a request.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +47,9 @@ const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// One that has lived as long as this did not fail at what it began with.
 const LIVED: Duration = Duration::from_secs(60);
 
+/// How long one that takes a mount over may take to ask for it: that needs no server.
+const ASKS_WITHIN: Duration = Duration::from_secs(30);
+
 /// The program that runs here, also when it is not installed any more.
 const OWN: &str = "/proc/self/exe";
 
@@ -83,6 +88,8 @@ type StateReport = (Secret, std::os::unix::net::UnixStream);
 /// How a process ended.
 struct Ended {
     status: ExitStatus,
+    /// It was killed because it did not ask for the mount.
+    is_silent: bool,
     /// It was given what it takes to hear the kernel, and may have heard what it has not answered.
     has_kernel_files: bool,
     /// It had begun to serve the mount.
@@ -214,21 +221,21 @@ impl Supervisor {
             Next::TryAgain => Some(PAUSE_MAX),
             Next::FailedStart { was_killed } => {
                 self.was_killed |= was_killed;
-                self.try_other_program(ended.status);
+                self.try_other_program(ended);
                 Some(FAILED_PAUSE_MAX)
             }
         }
     }
 
     /// What fails by the program may succeed by the other one: by the one that runs here, or by one that is installed since.
-    fn try_other_program(&mut self, status: ExitStatus) {
+    fn try_other_program(&mut self, ended: &Ended) {
         let program = self.program.shown();
         if self.is_own_program {
             print_error(&format_args!(
-                "longhaul: the program that runs here has not taken the mount over ({status}): {program} is tried"
+                "longhaul: the program that runs here has not taken the mount over ({ended}): {program} is tried"
             ));
         } else {
-            let refused = format!("{program} has not taken the mount over ({status})");
+            let refused = format!("{program} has not taken the mount over ({ended})");
             print_error(&format_args!("longhaul: {refused}: the program that runs here is tried"));
             self.refused = Some(refused);
         }
@@ -272,7 +279,9 @@ impl Supervisor {
         let listening = self.listening(listener, pid, says);
         let greeted = Arc::clone(&listening.greeted);
         let listening = tokio::spawn(listening.hear_all());
-        let (mut is_stopping, mut has_served) = (false, false);
+        let mut late = pin!(sleep(ASKS_WITHIN));
+        let is_resumed = self.state.is_some();
+        let (mut is_stopping, mut is_silent, mut has_served) = (false, false, false);
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status.or_fail(|| CANNOT_START.to_owned())?,
@@ -288,6 +297,12 @@ impl Supervisor {
                     is_stopping = true;
                     signal(&child, Signal::TERM);
                 }
+                () = &mut late, if is_resumed && !late.is_elapsed() => {
+                    is_silent = !greeted.load(Ordering::Acquire);
+                    if is_silent {
+                        signal(&child, Signal::KILL);
+                    }
+                }
             }
         };
         listening.abort();
@@ -295,7 +310,7 @@ impl Supervisor {
             control::remove_if_left(&control::of_attachment(&dir, pid));
         }
         let has_kernel_files = greeted.load(Ordering::Acquire);
-        Ok(Ended { status, has_kernel_files, has_served })
+        Ok(Ended { status, is_silent, has_kernel_files, has_served })
     }
 
     /// What hears the process with this number, and tells it what it takes over.
@@ -418,6 +433,17 @@ fn end(ended: &Ended) -> Outcome {
     }
 }
 
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_silent {
+            true => {
+                write!(f, "it did not ask for it within {} seconds", ASKS_WITHIN.as_secs())
+            }
+            false => self.status.fmt(f),
+        }
+    }
+}
+
 /// What follows from this end of a process; whether there is a mount that one has served, and whether this one was of the
 /// keeper's own program.
 fn next(ended: &Ended, is_kept: bool, is_own_program: bool) -> Next {
@@ -459,7 +485,7 @@ mod tests {
     }
 
     fn ended(status: ExitStatus, has_served: bool) -> Ended {
-        Ended { status, has_kernel_files: true, has_served }
+        Ended { status, is_silent: false, has_kernel_files: true, has_served }
     }
 
     #[test]
