@@ -138,6 +138,22 @@ fn mount_is_unmounted_by_a_signal_while_the_installed_program_hangs() {
     assert!(server.stop().success());
 }
 
+#[test]
+fn installed_program_that_never_reaches_the_server_takes_turns_with_the_other_one() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let program = mount_by_a_copy(&stage);
+    fs::write(stage.mnt().join("file"), "not synced").unwrap();
+    install_failing(&program, "exit 69");
+    let (printed, status) = run(&stage.command("upgrade disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let told = format!("{} has not taken the mount over (exit status: 69)", program.display());
+    assert!(printed.contains(&told), "{printed}");
+    stage.longhaul("umount disk");
+    is_kept(&stage);
+    assert!(server.stop().success());
+}
+
 fn start(stage: &Stage, args: &str) -> Child {
     stage.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
@@ -166,9 +182,13 @@ fn umount_beside_an_upgrade_tells_what_has_become_of_the_volume() {
         let (printed, code) = ended(upgrade);
         let is_true = match code {
             Some(0) => printed.contains("is served by process"),
-            _ => ["somebody unmounts it", "no process serves it any more", "nothing that Longhaul has"]
-                .iter()
-                .any(|told| printed.contains(told)),
+            _ => [
+                "somebody unmounts it",
+                "no process serves it any more",
+                "nothing that Longhaul has",
+            ]
+            .iter()
+            .any(|told| printed.contains(told)),
         };
         assert!(is_true, "{round}: {code:?} {printed}");
         stage.wait_until("its processes have ended", || stage.processes().is_empty());

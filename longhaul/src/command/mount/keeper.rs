@@ -26,6 +26,7 @@ use super::super::attach::kept::{
     HANDED_OVER, TRY_AGAIN, acknowledge, greet, greeting, journal_of,
 };
 use super::Via;
+use crate::attachments::FileId;
 use crate::block_devices::{devices_over, mounts_of};
 use crate::control;
 use crate::durable::make_directories;
@@ -49,6 +50,9 @@ const LIVED: Duration = Duration::from_secs(60);
 
 /// How long one that takes a mount over may take to ask for it: that needs no server.
 const ASKS_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often in a row the installed program may end to be tried again before the one that runs here is tried.
+const TRIES: u32 = 3;
 
 /// The program that runs here, also when it is not installed any more.
 const OWN: &str = "/proc/self/exe";
@@ -74,6 +78,8 @@ pub(super) struct Supervisor {
     refused: Option<String>,
     /// The process before may not have answered all that it was asked.
     was_killed: bool,
+    /// How often in a row the installed program has ended to be tried again.
+    tries: u32,
 }
 
 /// What is handed to each of them.
@@ -138,6 +144,7 @@ impl Supervisor {
             is_own_program: false,
             refused: None,
             was_killed: false,
+            tries: 0,
         })
     }
 
@@ -203,6 +210,9 @@ impl Supervisor {
 
     /// What the next process is to be; how long it is waited for at most, if it is not started at once.
     fn prepare(&mut self, next: Next, ended: &Ended) -> Option<Duration> {
+        if !matches!(next, Next::TryAgain) {
+            self.tries = 0;
+        }
         match next {
             // What it was told to do is the next one's to do, once that serves.
             // Who upgrades it wants the program that is installed by then.
@@ -218,13 +228,26 @@ impl Supervisor {
                 self.was_killed = true;
                 Some(PAUSE_MAX)
             }
-            Next::TryAgain => Some(PAUSE_MAX),
+            Next::TryAgain => {
+                self.tries += 1;
+                // The server may be why, or the program. The one that runs here is tried once for that.
+                if self.is_replaced() && (self.is_own_program || self.tries >= TRIES) {
+                    self.try_other_program(ended);
+                }
+                Some(PAUSE_MAX)
+            }
             Next::FailedStart { was_killed } => {
                 self.was_killed |= was_killed;
                 self.try_other_program(ended);
                 Some(FAILED_PAUSE_MAX)
             }
         }
+    }
+
+    /// Whether another program is installed than the one that runs here.
+    fn is_replaced(&self) -> bool {
+        let file = |path: &Path| fs::metadata(path).ok().map(|found| FileId::of(&found));
+        file(&self.program) != file(Path::new(OWN))
     }
 
     /// What fails by the program may succeed by the other one: by the one that runs here, or by one that is installed since.
@@ -239,7 +262,7 @@ impl Supervisor {
             print_error(&format_args!("longhaul: {refused}: the program that runs here is tried"));
             self.refused = Some(refused);
         }
-        self.is_own_program = !self.is_own_program;
+        (self.is_own_program, self.tries) = (!self.is_own_program, 0);
     }
 
     /// The mount is there, and nothing serves it any more: what is left, and where.
