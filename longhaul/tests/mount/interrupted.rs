@@ -63,6 +63,19 @@ fn process_that_is_told_to_end_before_it_serves_leaves_the_mount_to_the_next() {
     assert!(server.stop().success());
 }
 
+/// As one whose keeper is killed while it serves.
+#[test]
+fn process_whose_keeper_is_killed_before_it_serves_goes_on_with_the_mount() {
+    let stage = Stage::new();
+    let server = waiting_for_its_server(&stage);
+    stage.kill_keepers();
+    server.signal(Signal::CONT);
+    stage.server_after(None);
+    stage.longhaul("umount disk");
+    is_kept(&stage);
+    assert!(server.stop().success());
+}
+
 /// Nothing is unmounted then, and nobody is told that all was well.
 #[test]
 fn mount_that_nothing_can_serve_when_it_is_to_end_is_told_of_and_left() {

@@ -172,10 +172,10 @@ impl Stage {
         }
     }
 
-    /// Kills the processes that keep what is mounted, and leaves those that serve it.
+    /// Kills the processes that keep what is mounted, and leaves those that serve it, or are about to.
     pub(crate) fn kill_keepers(&self) {
-        let servers = self.servers();
-        for pid in self.processes().into_iter().filter(|pid| !servers.contains(pid)) {
+        let kept = self.kept_processes();
+        for pid in self.processes().into_iter().filter(|pid| !kept.contains(pid)) {
             kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
         }
     }

@@ -15,7 +15,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::attachments::{self, FileId};
 use crate::chain::{Chain, Contents, JournalOptions, Unlock};
-use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::front::Record;
 use crate::front::fuse::Device;
 use crate::luks;
@@ -327,8 +327,19 @@ impl KeeperLink {
         Ok(KeptMount { device: self.device.take(), record, resumed })
     }
 
-    /// Tells the keeper what the next process needs, and waits until it has that.
+    /// Tells the keeper what the next process needs, and waits until it has that. A mount that is taken over is there without
+    /// it too: if the keeper was killed meanwhile, there is no next process.
     pub(super) async fn keep(&self, chain: &Chain, made: bool) -> Outcome {
+        match self.tell(chain, made).await {
+            Err(why) if self.is_resumed() => {
+                print_error(&format_args!("longhaul: {why}: the mount is served on"));
+                Ok(())
+            }
+            told => told,
+        }
+    }
+
+    async fn tell(&self, chain: &Chain, made: bool) -> Outcome {
         let what = || "cannot tell the process that keeps the mount".to_owned();
         let key = self.key.get().map(|key| key.expose().to_vec());
         let (uri, size) = (chain.uri().to_string(), size(chain));
