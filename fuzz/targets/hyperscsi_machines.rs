@@ -4,6 +4,6 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|script: &[u8]| proto::hyperscsi::invariants::machines(
-    longhaul::sealing::new_cipher,
+    longhaul::ciphers::AES_FIRST,
     script
 ));

@@ -1,6 +1,6 @@
-//! AES-256-GCM (NIST SP 800-38D) through AWS-LC; with nothing to encipher it is GMAC.
+//! AES-256-GCM (NIST SP 800-38D; with nothing to encipher it is GMAC) and ChaCha20-Poly1305 (RFC 8439) through AWS-LC.
 //!
-//! [`Gcm`] takes a text at once. [`SealStream`] and [`OpenStream`] take one piece by piece, and come to the same.
+//! [`Aead`] takes a text at once. [`SealStream`] and [`OpenStream`] take one piece by piece, and come to the same.
 
 use std::ptr::{self, NonNull};
 
@@ -15,35 +15,49 @@ pub const KEY_LEN: usize = 32;
 /// Bytes of a nonce.
 pub const NONCE_LEN: usize = 12;
 
-/// AES-256-GCM under one key, set up once; any number of threads may use it at a time.
-pub struct Gcm {
+/// A cipher under one key, set up once; any number of threads may use it at a time.
+pub struct Aead {
     at_once: NonNull<ffi::EVP_AEAD_CTX>,
     /// Every stream begins as a copy of it.
     in_pieces: Context,
 }
 
 // SAFETY: the context is owned by this value alone and has no tie to a thread.
-unsafe impl Send for Gcm {}
+unsafe impl Send for Aead {}
 
 // SAFETY: after its set-up the context for texts at once is only read: AWS-LC takes it as a pointer to const and says
 // that sealing and opening with one context at a time from several threads is allowed. The other is `Sync` itself.
-unsafe impl Sync for Gcm {}
+unsafe impl Sync for Aead {}
 
 /// The tag is not that of the text, the clear bytes and the nonce under this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the authentication tag does not match")]
 pub struct Forged;
 
-impl Gcm {
-    /// Expands `key`. The caller wipes its own copy; this one is wiped when dropped.
+impl Aead {
+    /// AES-256-GCM. Expands `key`: the caller wipes its own copy; this one is wiped when dropped.
     #[must_use]
-    pub fn new(key: &[u8; KEY_LEN]) -> Self {
-        // SAFETY: the function takes nothing and answers a pointer to static data.
-        let aead = unsafe { ffi::EVP_aead_aes_256_gcm() };
-        // SAFETY: the algorithm is the one above; `key` is 32 readable bytes, which is its key's length.
+    pub fn aes_256_gcm(key: &[u8; KEY_LEN]) -> Self {
+        Self::new(Cipher::Aes256Gcm, ffi::EVP_aead_aes_256_gcm, key)
+    }
+
+    /// ChaCha20-Poly1305, likewise: fast without AES instructions too.
+    #[must_use]
+    pub fn chacha20_poly1305(key: &[u8; KEY_LEN]) -> Self {
+        Self::new(Cipher::ChaCha20Poly1305, ffi::EVP_aead_chacha20_poly1305, key)
+    }
+
+    fn new(
+        cipher: Cipher,
+        find: unsafe extern "C" fn() -> *const ffi::EVP_AEAD,
+        key: &[u8; KEY_LEN],
+    ) -> Self {
+        // SAFETY: each of them takes nothing and answers a pointer to static data.
+        let aead = unsafe { find() };
+        // SAFETY: the algorithm is one of the two above; `key` is 32 readable bytes, which is the length of their keys.
         let context = unsafe { ffi::EVP_AEAD_CTX_new(aead, key.as_ptr(), KEY_LEN, TAG_LEN) };
         let at_once = NonNull::new(context).expect("memory for a cipher context");
-        Self { at_once, in_pieces: Context::new(Cipher::Aes256Gcm, key, Direction::Encrypt) }
+        Self { at_once, in_pieces: Context::new(cipher, key, Direction::Encrypt) }
     }
 
     /// Begins a text that is enciphered piece by piece. A nonce must not serve twice under one key.
@@ -159,16 +173,16 @@ impl Gcm {
     }
 }
 
-impl Drop for Gcm {
+impl Drop for Aead {
     fn drop(&mut self) {
         // SAFETY: the context is live, ours alone and not used again; AWS-LC wipes what it frees.
         unsafe { ffi::EVP_AEAD_CTX_free(self.at_once.as_ptr()) }
     }
 }
 
-impl std::fmt::Debug for Gcm {
+impl std::fmt::Debug for Aead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Gcm(..)")
+        f.write_str("Aead(..)")
     }
 }
 
@@ -220,24 +234,46 @@ mod tests {
         (0..len).map(|at| ((at * 31) >> 2) as u8).collect()
     }
 
-    fn sealed(clear: &[u8], plain: &[u8]) -> Vec<u8> {
+    fn both() -> [Aead; 2] {
+        [Aead::aes_256_gcm(&[9; KEY_LEN]), Aead::chacha20_poly1305(&[9; KEY_LEN])]
+    }
+
+    fn sealed(aead: &Aead, clear: &[u8], plain: &[u8]) -> Vec<u8> {
         let mut out = b"before".to_vec();
-        Gcm::new(&[9; KEY_LEN]).seal(&NONCE, clear, plain, &mut out);
+        aead.seal(&NONCE, clear, plain, &mut out);
         assert!(out.starts_with(b"before"));
         out.split_off(6)
     }
 
+    /// RFC 8439, 2.8.2.
     #[test]
-    fn agrees_with_another_implementation() {
+    fn chacha20_poly1305_is_that_of_its_standard() {
+        let key = core::array::from_fn(|at| 0x80 + at as u8);
+        let nonce = [7, 0, 0, 0, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47];
+        let clear = [0x50, 0x51, 0x52, 0x53, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7];
+        let mut text = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it.".to_vec();
+        let tag = Aead::chacha20_poly1305(&key).seal_in_place(&nonce, &clear, &mut text);
+        assert_eq!(text[..8], [0xd3, 0x1a, 0x8d, 0x34, 0x64, 0x8e, 0x60, 0xdb]);
+        assert_eq!(text[106..], [0xd2, 0x65, 0x86, 0xce, 0xc6, 0x4b, 0x61, 0x16]);
+        let expected = [
+            0x1a, 0xe1, 0x0b, 0x59, 0x4f, 0x09, 0xe2, 0x6a, 0x7e, 0x90, 0x2e, 0xcb, 0xd0, 0x60,
+            0x06, 0x91,
+        ];
+        assert_eq!(tag, expected);
+    }
+
+    #[test]
+    fn aes_256_gcm_agrees_with_another_implementation() {
         let other = Aes256Gcm::new(&[9; KEY_LEN].into());
+        let ours = Aead::aes_256_gcm(&[9; KEY_LEN]);
         for clear_len in [0, 1, 16, 48, 1000] {
             for plain_len in [0, 1, 15, 16, 48, 255, 4096, 100_003] {
                 let (clear, plain) = (bytes(clear_len), bytes(plain_len));
                 let theirs = other.encrypt(&NONCE.into(), Payload { msg: &plain, aad: &clear });
                 let theirs = theirs.unwrap();
-                assert!(sealed(&clear, &plain) == theirs, "{clear_len}, {plain_len}");
+                assert!(sealed(&ours, &clear, &plain) == theirs, "{clear_len}, {plain_len}");
                 let mut text = plain.clone();
-                let tag = Gcm::new(&[9; KEY_LEN]).seal_in_place(&NONCE, &clear, &mut text);
+                let tag = ours.seal_in_place(&NONCE, &clear, &mut text);
                 assert!([&text[..], &tag].concat() == theirs, "{clear_len}, {plain_len}");
             }
         }
@@ -245,14 +281,13 @@ mod tests {
 
     #[test]
     fn opens_what_was_sealed_and_nothing_else() {
-        let gcm = Gcm::new(&[9; KEY_LEN]);
-        for len in [0, 1, 48, 4096] {
+        for (aead, len) in both().iter().flat_map(|aead| [0, 1, 48, 4096].map(|len| (aead, len))) {
             let (clear, plain) = (bytes(48), bytes(len));
-            let sealed = sealed(&clear, &plain);
+            let sealed = sealed(aead, &clear, &plain);
             let (text, tag) = sealed.split_last_chunk::<TAG_LEN>().unwrap();
             let open = |nonce: &[u8; NONCE_LEN], clear: &[u8], text: &[u8], tag: &[u8; TAG_LEN]| {
                 let mut text = text.to_vec();
-                gcm.open(nonce, clear, &mut text, tag).map(|()| text)
+                aead.open(nonce, clear, &mut text, tag).map(|()| text)
             };
             assert_eq!(open(&NONCE, &clear, text, tag), Ok(plain));
             assert_eq!(open(&[8; NONCE_LEN], &clear, text, tag), Err(Forged));
@@ -272,11 +307,11 @@ mod tests {
 
     #[test]
     fn in_pieces_comes_to_the_same() {
-        let gcm = Gcm::new(&[9; KEY_LEN]);
-        for cuts in [&[][..], &[0], &[1], &[16, 4096], &[5, 11, 1000, 70_000]] {
+        const CUTS: [&[usize]; 5] = [&[], &[0], &[1], &[16, 4096], &[5, 11, 1000, 70_000]];
+        for (aead, cuts) in both().iter().flat_map(|aead| CUTS.map(|cuts| (aead, cuts))) {
             let plain = bytes(100_003);
-            let (mut stream, mut out) = (gcm.seal_stream(&NONCE), Vec::new());
-            let (mut reader, mut text) = (gcm.open_stream(&NONCE), sealed(b"", &plain));
+            let (mut stream, mut out) = (aead.seal_stream(&NONCE), Vec::new());
+            let (mut reader, mut text) = (aead.open_stream(&NONCE), sealed(aead, b"", &plain));
             let tag = *text.last_chunk::<TAG_LEN>().unwrap();
             text.truncate(plain.len());
             let ends = cuts.iter().copied().chain([plain.len()]);
@@ -286,7 +321,7 @@ mod tests {
                 to
             });
             out.extend_from_slice(&stream.finish());
-            assert!(out == sealed(b"", &plain), "{cuts:?}");
+            assert!(out == sealed(aead, b"", &plain), "{cuts:?}");
             assert!(text == plain, "{cuts:?}");
             assert_eq!(reader.finish(&tag), Ok(()));
         }
@@ -294,13 +329,12 @@ mod tests {
 
     #[test]
     fn in_pieces_nothing_else_opens() {
-        let gcm = Gcm::new(&[9; KEY_LEN]);
-        let sealed = sealed(b"", &bytes(5000));
-        for at in [0, 2499, 2500, 4999, 5000, 5015] {
-            let mut changed = sealed.clone();
+        const CHANGED: [usize; 6] = [0, 2499, 2500, 4999, 5000, 5015];
+        for (aead, at) in both().iter().flat_map(|aead| CHANGED.map(|at| (aead, at))) {
+            let mut changed = sealed(aead, b"", &bytes(5000));
             changed[at] ^= 1;
             let (text, tag) = changed.split_last_chunk_mut::<TAG_LEN>().unwrap();
-            let mut reader = gcm.open_stream(&NONCE);
+            let mut reader = aead.open_stream(&NONCE);
             text.chunks_mut(2500).for_each(|piece| reader.open(piece));
             assert_eq!(reader.finish(tag), Err(Forged), "byte {at}");
         }
@@ -308,15 +342,15 @@ mod tests {
 
     #[test]
     fn one_key_serves_many_threads() {
-        let gcm = Gcm::new(&[9; KEY_LEN]);
-        let expected = sealed(b"", &bytes(65_536));
+        let both = both();
+        let expected = both.each_ref().map(|aead| sealed(aead, b"", &bytes(65_536)));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..50 {
+                    for (aead, expected) in (0..50).flat_map(|_| both.iter().zip(&expected)) {
                         let mut out = Vec::new();
-                        gcm.seal(&NONCE, b"", &bytes(65_536), &mut out);
-                        assert!(out == expected);
+                        aead.seal(&NONCE, b"", &bytes(65_536), &mut out);
+                        assert!(out == *expected);
                     }
                 });
             }

@@ -10,6 +10,7 @@ pub(crate) enum Cipher {
     Aes256Xts,
     Aes128Ecb,
     Aes256Gcm,
+    ChaCha20Poly1305,
 }
 
 /// Bytes of a tweak, which is the initialization vector of XTS.
@@ -24,6 +25,7 @@ impl Cipher {
             Self::Aes256Xts => ffi::EVP_aes_256_xts,
             Self::Aes128Ecb => ffi::EVP_aes_128_ecb,
             Self::Aes256Gcm => ffi::EVP_aes_256_gcm,
+            Self::ChaCha20Poly1305 => ffi::EVP_chacha20_poly1305,
         };
         // SAFETY: each of them takes nothing and answers a pointer to static data.
         unsafe { find() }
@@ -33,16 +35,16 @@ impl Cipher {
         match self {
             Self::Aes256Xts => 64,
             Self::Aes128Ecb => 16,
-            Self::Aes256Gcm => 32,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
         }
     }
 
-    /// Bytes of what a text begins with: a tweak, or the nonce of GCM unless another length is set.
+    /// Bytes of what a text begins with: a tweak, or a nonce.
     const fn iv_size(self) -> usize {
         match self {
             Self::Aes256Xts => TWEAK_LEN,
             Self::Aes128Ecb => 0,
-            Self::Aes256Gcm => 12,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 12,
         }
     }
 }
@@ -116,7 +118,7 @@ impl Context {
         }
     }
 
-    /// Ciphers in place: whole blocks, or in GCM any bytes.
+    /// Ciphers in place: whole blocks, or with a tag any bytes.
     pub(crate) fn apply(&mut self, data: &mut [u8]) {
         let bytes = data.as_mut_ptr();
         // SAFETY: all are `data`'s, read and written in place.
@@ -150,7 +152,7 @@ impl Context {
         assert!(done == 1 && written == len, "ciphering fails only beyond 64 GiB of a text");
     }
 
-    /// The end of a text of GCM: makes the tag, or checks it; whether it was right.
+    /// The end of a text with a tag: makes the tag, or checks it; whether it was right.
     pub(crate) fn finish(&mut self) -> bool {
         let (mut rest, mut none) = ([0; TWEAK_LEN], 0);
         // SAFETY: the context is live; `rest` has room for a block, and nothing is written in this mode.

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use host::aead::{Gcm, KEY_LEN, NONCE_LEN, TAG_LEN};
+use host::aead::{Aead, KEY_LEN, NONCE_LEN, TAG_LEN};
 
 use crate::triple_des::{self, TripleDes};
 
@@ -51,7 +51,7 @@ impl Cipher {
     pub(crate) fn keyed(self) -> Keyed {
         match self {
             Self::None => Keyed::None,
-            Self::Aes => Keyed::Aes(Gcm::new(&KEY)),
+            Self::Aes => Keyed::Aes(Aead::aes_256_gcm(&KEY)),
             Self::TripleDes => {
                 let key = std::array::from_fn(|at| KEY[at]);
                 Keyed::TripleDes(Box::new(TripleDes::new(&key)))
@@ -64,7 +64,7 @@ impl Cipher {
 #[derive(Debug)]
 pub(crate) enum Keyed {
     None,
-    Aes(Gcm),
+    Aes(Aead),
     TripleDes(Box<TripleDes>),
 }
 

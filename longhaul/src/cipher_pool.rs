@@ -7,7 +7,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use host::aead::{Gcm, KEY_LEN, NONCE_LEN};
+use host::aead::{Aead, KEY_LEN, NONCE_LEN};
 use host::thread_pool::ThreadPool;
 use proto::iscsi::pdu::{Done, Outbox};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -46,7 +46,7 @@ const SHARE_RANGE: (usize, usize) = (64 << 10, 4 << 20);
 
 /// How many bytes are worth handing over on this machine.
 static SHARE: LazyLock<usize> = LazyLock::new(|| {
-    let (gcm, plain, mut sealed) = (Gcm::new(&[1; KEY_LEN]), vec![0; SAMPLE], Vec::new());
+    let (gcm, plain, mut sealed) = (Aead::aes_256_gcm(&[1; KEY_LEN]), vec![0; SAMPLE], Vec::new());
     // Nothing of it is sent, so that it does not matter that the nonce stays the same.
     let share = worthwhile(SAMPLE, || {
         sealed.clear();
@@ -134,7 +134,7 @@ mod tests {
     use proto::iscsi::sealed::{Limits, Protection, invariants};
 
     use super::*;
-    use crate::sealing::new_cipher;
+    use crate::ciphers::new_cipher;
 
     #[test]
     fn the_number_of_threads_can_be_fixed() {

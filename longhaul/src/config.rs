@@ -29,6 +29,7 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::AccessState;
 
+use crate::ciphers::Ciphers;
 use crate::compression::Compression;
 use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
@@ -80,6 +81,8 @@ pub struct Config {
     pub site_key: Option<PathBuf>,
     /// How data of HyperSCSI are compressed for clients that ask for it.
     pub compression: Compression,
+    /// The ciphers of HyperSCSI.
+    pub ciphers: Ciphers,
     /// Listen beyond loopback although anyone could then use the volumes.
     pub insecure: bool,
     /// What is served.
@@ -286,6 +289,7 @@ impl From<ServerOptions> for Config {
             identity: said.identity,
             site_key: said.site_key,
             compression: said.compression.unwrap_or_default(),
+            ciphers: said.cipher.unwrap_or_default(),
             insecure: said.insecure.unwrap_or_default(),
             clients: by_key.collect(),
             state: said.state,

@@ -8,6 +8,7 @@ pub mod attachments;
 mod block_devices;
 pub mod chain;
 mod cipher_pool;
+pub mod ciphers;
 pub mod cli;
 pub mod cluster;
 pub mod command;

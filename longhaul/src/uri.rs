@@ -1,6 +1,7 @@
 //! URIs: how a user names a volume.
 
 pub mod compound;
+mod hyperscsi;
 pub(crate) mod rbd;
 mod scsi;
 
@@ -8,15 +9,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use host::link::{Mac, ParseMacError};
+use host::link::ParseMacError;
 use host::rbd::ImageSpec;
 use proto::identity::{KeyTextError, PublicKey};
 use proto::iscsi::name::{IscsiName, NameError};
 
-use crate::compression::Compression;
 use crate::printable::Shown as _;
 use crate::size::{NotASize, Size};
 use compound::{Compound, Kind};
+use hyperscsi::FURTHER_PATHS_MAX;
+pub use hyperscsi::{HyperScsiOptions, HyperScsiServer, HyperScsiUri};
 
 /// The port IANA gave iSCSI.
 pub const ISCSI_PORT: u16 = 3260;
@@ -82,38 +84,6 @@ pub struct IscsiUri {
     pub pin: Option<PublicKey>,
 }
 
-/// A volume of a HyperSCSI server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HyperScsiUri {
-    /// Where the server listens.
-    pub server: HyperScsiServer,
-    /// What the volume is called there.
-    pub volume: String,
-    /// The public key the server must have: `?pin=KEY` at the end.
-    pub pin: Option<PublicKey>,
-    /// Where else the server is: `?path=` or `&path=` at the end, once or more often.
-    pub paths: Vec<HyperScsiServer>,
-    /// How data are compressed on their way: `?compression=lz4` at the end.
-    pub compression: Compression,
-}
-
-/// The paths of a connection beside its first one.
-const FURTHER_PATHS_MAX: usize = proto::hyperscsi::PATHS_MAX as usize - 1;
-
-/// Where a HyperSCSI server listens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HyperScsiServer {
-    /// At a UDP port.
-    Ip(Host),
-    /// On the network that an interface of this machine is on.
-    Ethernet {
-        /// The interface.
-        interface: String,
-        /// The station; whichever answers if `None`.
-        mac: Option<Mac>,
-    },
-}
-
 /// Host and port of a server, as the user or a target wrote them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
@@ -149,6 +119,8 @@ pub enum UriError {
     Paths(String),
     #[error("compression: {0}")]
     Compression(&'static str),
+    #[error("cipher: {0}")]
+    Cipher(&'static str),
     #[error(
         "`scsi:{0}` passes nothing through: behind `scsi:` stands a device of this machine, such as /dev/sg0, or a unit of a server \
          (iscsi://..., hyperscsi://..., hseth://...); any other volume is served as it is, without `scsi:`"
@@ -466,7 +438,7 @@ impl Uri {
             "changer" => Ok(Self::Changer(path()?)),
             "scsi" => scsi::parse(rest, path()?).map(Self::Scsi),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
-            "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
+            "hyperscsi" | "hseth" => hyperscsi::read(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
             scheme if compound::is_compound(scheme) => {
                 compound::parse(text, depth).map(|read| Self::Compound(Box::new(read)))
@@ -516,87 +488,6 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
         return Err(UriError::Host(format!("{}:0", host.name)));
     }
     Ok(IscsiUri { host, target, lun, pin })
-}
-
-fn hyperscsi(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri, UriError> {
-    let malformed = || UriError::HyperScsi(text.to_owned());
-    let (rest, query) =
-        rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-    let (server, volume) =
-        rest.strip_prefix("//").and_then(|rest| rest.rsplit_once('/')).ok_or_else(malformed)?;
-    if server.contains('@') {
-        return Err(UriError::Credentials);
-    }
-    if volume.is_empty() || volume.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(malformed());
-    }
-    let server = HyperScsiServer::parse(scheme, server).ok_or_else(malformed)??;
-    let (mut pin, mut paths, mut compression) = (None, Vec::new(), None);
-    for part in query.into_iter().flat_map(|query| query.split('&')) {
-        match part.split_once('=') {
-            Some(("pin", key)) if pin.is_none() => pin = Some(key.parse()?),
-            Some(("compression", name)) if compression.is_none() => {
-                compression = Some(name.parse().map_err(UriError::Compression)?);
-            }
-            Some(("path", place)) => paths.push(server.path(place).ok_or_else(malformed)??),
-            _ => return Err(malformed()),
-        }
-    }
-    if paths.len() > FURTHER_PATHS_MAX {
-        return Err(UriError::Paths(text.to_owned()));
-    }
-    let compression = compression.unwrap_or_default();
-    Ok(HyperScsiUri { server, volume: volume.to_owned(), pin, paths, compression })
-}
-
-impl HyperScsiServer {
-    /// What stands behind `hyperscsi://` or `hseth://`; `None` behind another scheme, and where there is more.
-    pub fn parse(scheme: &str, text: &str) -> Option<Result<Self, UriError>> {
-        let parts: Vec<_> = text.split('/').collect();
-        match (scheme, &parts[..]) {
-            ("hyperscsi", [host]) => Some(Host::with_port(host, HYPERSCSI_PORT).map(Self::Ip)),
-            ("hseth", [interface, mac @ ..]) if mac.len() < 2 && is_interface(interface) => {
-                let mac = mac.first().map(|mac| mac.parse::<Mac>()).transpose();
-                let interface = (*interface).to_owned();
-                let mac = mac.map_err(|why| UriError::Mac(text.to_owned(), why));
-                Some(mac.map(|mac| Self::Ethernet { interface, mac }))
-            }
-            _ => None,
-        }
-    }
-
-    /// Where this server is too, as it stands behind `path=`: without a port at the same one. Nobody is looked for on
-    /// another network, as others may be there.
-    fn path(&self, text: &str) -> Option<Result<Self, UriError>> {
-        match self {
-            Self::Ip(host) => Some(Host::with_port(text, host.port).map(Self::Ip)),
-            Self::Ethernet { .. } => Self::parse("hseth", text)
-                .filter(|path| !matches!(path, Ok(Self::Ethernet { mac: None, .. }))),
-        }
-    }
-
-    /// As it stands behind `path=`.
-    fn place(&self) -> String {
-        match self {
-            Self::Ip(host) => host.to_string(),
-            Self::Ethernet { interface, mac: None } => interface.clone(),
-            Self::Ethernet { interface, mac: Some(mac) } => format!("{interface}/{mac}"),
-        }
-    }
-}
-
-/// Linux takes names of 1 to 15 bytes without white space, slashes and colons.
-fn is_interface(name: &str) -> bool {
-    (1..=15).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic() && b != b':')
-}
-
-impl fmt::Display for HyperScsiServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ip(_) => write!(f, "hyperscsi://{}", self.place()),
-            Self::Ethernet { .. } => write!(f, "hseth://{}", self.place()),
-        }
-    }
 }
 
 impl FromStr for Host {
@@ -670,20 +561,6 @@ impl fmt::Display for IscsiUri {
     }
 }
 
-impl fmt::Display for HyperScsiUri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, volume, pin, paths, compression } = self;
-        let mut query: Vec<_> = pin.iter().map(|key| format!("pin={key}")).collect();
-        if !compression.is_none() {
-            query.push(format!("compression={compression}"));
-        }
-        query.extend(paths.iter().map(|path| format!("path={}", path.place())));
-        let query = query.join("&");
-        let mark = if query.is_empty() { "" } else { "?" };
-        write!(f, "{server}/{volume}{mark}{query}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -711,6 +588,7 @@ mod tests {
             "hyperscsi://server:5674/backup",
             "hyperscsi://server:5674/backup?compression=zstd",
             "hyperscsi://server:5674/backup?compression=lz4&path=10.0.0.2:5674",
+            "hyperscsi://server:5674/backup?cipher=chacha20-poly1305",
             "hyperscsi://[fe80::1]:5675/backup",
             "hseth://eth0/backup",
             "hseth://eth0/02:00:5e:10:00:01/backup",
@@ -779,6 +657,7 @@ mod tests {
             ("hyperscsi://me@host/b", "credentials do not belong"),
             ("hyperscsi://host/b?paths=far", "not of the form"),
             ("hyperscsi://host/b?compression=gzip", "`zstd`"),
+            ("hyperscsi://host/b?cipher=aes", "`aes-256-gcm`"),
             ("hyperscsi://host/b?compression=lz4&compression=lz4", "not of the form"),
             ("hyperscsi://host/b?path=far:port", "HOST:PORT"),
             // A key that is not where it belongs would not be asked for.

@@ -14,16 +14,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::PATIENCE;
 use host::link::{Address, Link, Udp};
+use longhaul::ciphers::{AES_FIRST, Ciphers};
 use longhaul::compression::Compression;
 use longhaul::front::hyperscsi::{Node, Offering, Server};
 use longhaul::front::iscsi;
-use longhaul::sealing::new_cipher;
 use longhaul::stop::Stopper;
 use longhaul::store::hyperscsi::{self as store, Credentials, Disk, SessionError, Volume as Named};
 use longhaul::store::scsi::{OpenError, Options as ScsiOptions, State};
 use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::transports;
-use longhaul::uri::{Host, HyperScsiServer};
+use longhaul::uri::{Host, HyperScsiOptions, HyperScsiServer};
 use proto::hyperscsi::{
     Config, DATA_MAX, Ended, Fill, SITE_KEY_LEN, SiteKey, TaskFunction, TaskResponse,
 };
@@ -132,7 +132,7 @@ async fn serve_links(
     let ports = vec![Port::new(PORT, AccessState::Optimized)];
     let node = Arc::new(Node::new(offering, ports, 64 << 20, &iscsi));
     let links = addresses.iter().map(|address| Link::from(Udp::bind(*address).unwrap())).collect();
-    let config = Config::ip(keys.server.clone(), keys.site.clone(), new_cipher);
+    let config = Config::ip(keys.server.clone(), keys.site.clone(), AES_FIRST);
     let codecs = compression("any").0;
     let config = Config { data_max, credit: 64 << 20, paths: 4, codecs, ..config };
     let server = Server::new(Arc::clone(&node), (links, Duration::ZERO), config, random()).unwrap();
@@ -160,7 +160,7 @@ fn at(address: SocketAddr) -> Named {
         server: place(address),
         name: NAME.to_owned(),
         paths: Vec::new(),
-        compression: Compression::default(),
+        options: HyperScsiOptions::default(),
     }
 }
 
@@ -190,7 +190,8 @@ async fn volume_whose_data_are_compressed_keeps_every_promise() {
     for name in ["lz4", "zstd"] {
         let keys = Keys::new();
         let running = serve(memory(), &keys).await;
-        let volume = Named { compression: compression(name), ..at(running.address) };
+        let options = HyperScsiOptions { compression: compression(name), ..<_>::default() };
+        let volume = Named { options, ..at(running.address) };
         let opened = store::connect(&volume, &keys.credentials(), ScsiOptions::default()).await;
         let disk = Arc::new(opened.expect("a session"));
         let text: Bytes = (0..SIZE).map(|at| (at / 4096) as u8).collect();
@@ -198,6 +199,24 @@ async fn volume_whose_data_are_compressed_keeps_every_promise() {
         assert!(disk.read(Span::new(0, SIZE)).await.unwrap() == text);
         // It is noted ten times a second.
         while running.node.status().sessions[0].compression.as_deref() != Some(name) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        check::volume(2, Arc::clone(&disk) as Arc<dyn Volume>).await;
+    }
+}
+
+#[tokio::test]
+async fn cipher_is_the_one_that_the_client_asks_for() {
+    for name in ["aes-256-gcm", "chacha20-poly1305"] {
+        let keys = Keys::new();
+        let running = serve(memory(), &keys).await;
+        let ciphers = name.parse::<Ciphers>().unwrap();
+        let options = HyperScsiOptions { ciphers, ..<_>::default() };
+        let volume = Named { options, ..at(running.address) };
+        let opened = store::connect(&volume, &keys.credentials(), ScsiOptions::default()).await;
+        let disk = Arc::new(opened.expect("a session"));
+        // It is noted ten times a second.
+        while running.node.status().sessions[0].cipher.as_deref() != Some(name) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         check::volume(2, Arc::clone(&disk) as Arc<dyn Volume>).await;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use connect::connect_until_there;
+use longhaul::ciphers::new_cipher;
 use longhaul::front::iscsi::{Node, Server};
-use longhaul::sealing::new_cipher;
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk};
 use longhaul::target::lun::{Options, TargetDevice};

@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use common::{LONGHAUL, PATIENCE, Running, run};
-use longhaul::compression::Compression;
 use longhaul::store::hyperscsi::{self, Credentials};
 use longhaul::store::iscsi::{self, ConnectOptions, IscsiTarget, Writers};
 use longhaul::store::scsi::Options;
-use longhaul::uri::Uri;
+use longhaul::uri::{HyperScsiOptions, Uri};
 use longhaul::{sealing, site_key};
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::name::IscsiName;
@@ -101,7 +100,7 @@ administrator = true
                     server,
                     name,
                     paths: Vec::new(),
-                    compression: Compression::default(),
+                    options: HyperScsiOptions::default(),
                 };
                 let options = Options { writers: Writers::Shared, ..Options::default() };
                 let disk = hyperscsi::connect(&volume, &credentials, options).await;

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// Bytes of an AES-256 key.
+/// Bytes of a key.
 pub const KEY_LEN: usize = 32;
 
 /// Bytes of a nonce.
@@ -11,7 +11,7 @@ pub const NONCE_LEN: usize = 12;
 /// Bytes a sealed part is longer than its content.
 pub const TAG_LEN: usize = 16;
 
-/// AES-256-GCM under one key. It has no state that changes, so any number of parts can be sealed and
+/// A cipher with authentication under one key, such as AES-256-GCM. It has no state that changes, so any number of parts can be sealed and
 /// opened at a time, in any order.
 pub trait Cipher: Send + Sync + Debug {
     /// Appends `plain` enciphered, and the tag over it and `clear`, to `out`.

@@ -2,6 +2,8 @@
 
 #[path = "hyperscsi/bottleneck.rs"]
 mod bottleneck;
+#[path = "hyperscsi/ciphers.rs"]
+mod ciphers;
 #[path = "hyperscsi/compression.rs"]
 mod compression;
 #[path = "hyperscsi/golden.rs"]

@@ -233,7 +233,7 @@ async fn journal_of_holder(
 
 async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
-    let HyperScsiUri { server, volume: name, pin, paths, compression } = volume.clone();
+    let HyperScsiUri { server, volume: name, pin, paths, options: asked } = volume.clone();
     let credentials = credentials(&options.login.seal, pin).map_err(|why| why.within(&what()))?;
     let with = ScsiOptions {
         read_only: options.read_only,
@@ -255,7 +255,7 @@ async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) ->
         stop: options.stop.clone(),
         ..ScsiOptions::default()
     };
-    let volume = hyperscsi::Volume { server, name, paths, compression };
+    let volume = hyperscsi::Volume { server, name, paths, options: asked };
     let disk = hyperscsi::connect(&volume, &credentials, with).await;
     let disk = disk.map_err(|why| explain_open(what(), why))?;
     Ok(Store::new("hyperscsi", disk.opened()))

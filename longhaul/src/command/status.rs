@@ -327,6 +327,9 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         if *connections > 1 {
             let _ = write!(text, " by {connections} connections");
         }
+        if let Some(cipher) = &session.cipher {
+            let _ = write!(text, " with {}", OneLine(cipher));
+        }
         if let Some(compression) = &session.compression {
             let _ = write!(text, " compressed by {}", OneLine(compression));
         }

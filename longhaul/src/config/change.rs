@@ -45,6 +45,7 @@ impl Config {
             (name("identity"), self.identity == new.identity),
             (name("site_key"), self.site_key == new.site_key),
             (name("compression"), self.compression == new.compression),
+            (name("cipher"), self.ciphers == new.ciphers),
             (name("state"), self.state == new.state),
             (name("control"), self.control == new.control),
             (name("metrics"), self.metrics == new.metrics),

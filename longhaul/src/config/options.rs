@@ -19,13 +19,14 @@ use super::disk::{
 };
 use super::limits::LIMITS;
 use super::listen::{LISTEN, listens};
+use crate::ciphers::Ciphers;
 use crate::compression::Compression;
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
-    ADDRESS, BYTES, COMPRESSION, COUNT, DEMAND, DIRECTORY, FILE, IQN, KEY, Kind, NAME, PATH, Place,
-    RATE, RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, number,
-    number_or_text, options, path, switch, text, texts,
+    ADDRESS, BYTES, CIPHER, COMPRESSION, COUNT, DEMAND, DIRECTORY, FILE, IQN, KEY, Kind, NAME,
+    PATH, Place, RATE, RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError,
+    number, number_or_text, options, path, switch, text, texts,
 };
 use crate::sealing::Demand;
 use crate::size::Size;
@@ -84,6 +85,13 @@ options! {
             place: Place::Both,
             help: "How data of HyperSCSI are compressed if the client asks for it: none, lz4, zstd or any",
             manual: "See [compression](sessions.md#compression), and what it gives away",
+        }
+        cipher: Option<Ciphers> = text => {
+            kind: CIPHER,
+            default: Standard::Value("any"),
+            place: Place::Both,
+            help: "Cipher of HyperSCSI: any, aes-256-gcm or chacha20-poly1305",
+            manual: "See [HyperSCSI](sessions.md#hyperscsi)",
         }
         client_key: Vec<PublicKey> = keys => {
             kind: KEY.listed(),

@@ -102,6 +102,7 @@ pub(crate) const NAME: Kind = Kind::text("NAME", "a name");
 pub(crate) const IQN: Kind = Kind::text("IQN", "an iSCSI name");
 pub(crate) const KEY: Kind = Kind::text("KEY", "a public key, which begins with lhpub1-");
 pub(crate) const DEMAND: Kind = Kind::text("DEMAND", "`none`, `integrity` or `encrypt`");
+pub(crate) const CIPHER: Kind = Kind::text("CIPHER", "`any`, `aes-256-gcm` or `chacha20-poly1305`");
 pub(crate) const COMPRESSION: Kind = Kind::text("COMPRESSION", "`none`, `lz4`, `zstd` or `any`");
 
 /// All that is said of an option.

@@ -136,6 +136,9 @@ pub struct SessionStatus {
     /// How its data are compressed, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
+    /// The cipher of its packets, where ends choose one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cipher: Option<String>,
 }
 
 /// How a way to a client is: what the server sends.
@@ -258,5 +261,6 @@ fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
         activity: entry.meter.activity().summed_up(),
         paths: Vec::new(),
         compression: None,
+        cipher: None,
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn parse(text: &str, path: PathBuf) -> Result<ScsiPlace, UriError> {
     match text.split_once(':') {
         Some(("iscsi", rest)) => iscsi(text, rest).map(ScsiPlace::Unit),
         Some((scheme @ ("hyperscsi" | "hseth"), rest)) => {
-            hyperscsi(text, scheme, rest).map(ScsiPlace::Served)
+            hyperscsi::read(text, scheme, rest).map(ScsiPlace::Served)
         }
         // A file of this name would be taken for a device, and not be one.
         Some((scheme, _)) if is_scheme(scheme) => Err(UriError::NotPassed(text.to_owned())),

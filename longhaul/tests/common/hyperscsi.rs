@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longhaul::sealing::new_cipher;
+use longhaul::ciphers::AES_FIRST;
 use proto::hyperscsi::{
     Address, Client, ClientEvent, Command, Config, Device, Ended, Endpoint, Handle, LinkId, Remote,
     Reply, RequestId, SITE_KEY_LEN, SiteKey, TaskAttribute, TaskFunction, TaskResponse,
@@ -41,7 +41,7 @@ pub(crate) struct Raw {
 impl Raw {
     /// A client with this identity and initiator port, which begins to connect.
     pub(crate) async fn start(server: SocketAddr, identity: &Identity, port: u64) -> Self {
-        let config = Config::ip(identity.clone(), site_key(), new_cipher);
+        let config = Config::ip(identity.clone(), site_key(), AES_FIRST);
         Self::with(server, Config { port, data_max: 32 << 20, credit: 1 << 30, ..config }).await
     }
 

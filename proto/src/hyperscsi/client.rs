@@ -1,12 +1,12 @@
 //! The client's machine.
 
-mod hearing;
+mod queries;
 mod requests;
 mod search;
 mod sending;
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use subtle::ConstantTimeEq as _;
@@ -23,12 +23,11 @@ use super::command::{
     CDB_MAX, CDB_MIN, Command, Device, Handle, Reply, Request, RequestId, TaskFunction,
     TaskResponse,
 };
-use super::compression::{Algorithm, Compression};
+use super::compression::Compression;
 use super::config::{Config, Fill, Random, Remote};
 use super::ended::Ended;
 use super::keys::SiteKeys;
 use super::noise::{Noise, Part};
-use super::path::PathStats;
 use super::transport::Transport;
 use crate::identity::PublicKey;
 use crate::reader::Reader;
@@ -295,7 +294,7 @@ impl Client {
         let own = Options { port: Some(self.config.port), ..Options::of(&self.config) };
         let theirs = Options::parse(reader.rest()).ok_or(Ended::Violation("unusable options"))?;
         let token = theirs.token.ok_or(Ended::Violation("set-up without a token"))?;
-        let options = own.agreed(&theirs);
+        let options = own.agreed(&theirs, false);
         let mut body = vec![1, 0, 0, 0];
         body.extend_from_slice(&noise.write(&own.emit()));
         let header = Header::new(Opcode::AdnReply, Sec::Handshake, false);
@@ -303,6 +302,7 @@ impl Client {
         let (slots, compression) = (options.slots, options.compression);
         let peer = (server_cid, self.endpoint);
         let transport = Transport::new(now, false, peer, noise.finish(), (&self.config, options));
+        let transport = transport.ok_or(Ended::NoCipher)?;
         let compression = Compression::agreed(self.config.codecs, compression);
         let mut requests = Requests::new(slots, self.config.credit, compression);
         requests.manage(Kind::Devices, devices_request());
@@ -429,42 +429,6 @@ impl Client {
             State::Starting(starting) => Some(starting.next.min(starting.give_up)),
             State::Running(running) => running.next_deadline(),
             State::Ended => None,
-        }
-    }
-
-    /// The most data of a command, in each direction, that this connection moves.
-    #[must_use]
-    pub const fn data_max(&self) -> u32 {
-        match &self.state {
-            State::Running(running) => running.transport.options().data_max,
-            State::Searching | State::Starting(_) | State::Ended => self.config.data_max,
-        }
-    }
-
-    /// How data that are worth it are compressed, once there is a connection.
-    #[must_use]
-    pub fn compression(&self) -> Option<Algorithm> {
-        match &self.state {
-            State::Running(running) => running.requests.compression(),
-            State::Searching | State::Starting(_) | State::Ended => None,
-        }
-    }
-
-    /// The commands that the server has acknowledged whole, and of whose answers nothing has come.
-    #[must_use]
-    pub fn at_server(&self) -> BTreeSet<RequestId> {
-        match &self.state {
-            State::Running(running) => running.requests.at_server(&running.transport).collect(),
-            State::Searching | State::Starting(_) | State::Ended => BTreeSet::new(),
-        }
-    }
-
-    /// How the ways to the server are, once there is a connection.
-    #[must_use]
-    pub fn paths(&self) -> Vec<PathStats> {
-        match &self.state {
-            State::Running(running) => running.transport.paths().collect(),
-            State::Searching | State::Starting(_) | State::Ended => Vec::new(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::address::Endpoint;
+use super::aead::{Aead, Ciphers};
 use super::compression::Codecs;
 use crate::cipher::NewCipher;
 use crate::identity::{Identity, PublicKey};
@@ -124,8 +125,8 @@ pub struct Config {
     pub identity: Identity,
     /// The secret of the site.
     pub site_key: SiteKey,
-    /// The cipher of packets.
-    pub new_cipher: NewCipher,
+    /// The ciphers of packets, the preferred one first.
+    pub ciphers: Ciphers,
     /// The longest packet, its header included: the MTU of HS/eth, without IP and UDP headers of HS/IP.
     pub packet_max: u16,
     /// The longest packet that is sent by a path before longer ones have been found to arrive.
@@ -173,11 +174,11 @@ pub const PATHS_MAX: u8 = 8;
 impl Config {
     /// The usual settings for an HS/IP link.
     #[must_use]
-    pub fn ip(identity: Identity, site_key: SiteKey, new_cipher: NewCipher) -> Self {
+    pub fn ip(identity: Identity, site_key: SiteKey, ciphers: Ciphers) -> Self {
         Self {
             identity,
             site_key,
-            new_cipher,
+            ciphers,
             packet_max: PACKET_MAX_IP,
             packet_first: PACKET_MIN,
             data_max: DATA_MAX,
@@ -195,18 +196,18 @@ impl Config {
 
     /// The usual settings for an HS/eth link of this MTU.
     #[must_use]
-    pub fn ethernet(
-        identity: Identity,
-        site_key: SiteKey,
-        new_cipher: NewCipher,
-        mtu: u16,
-    ) -> Self {
+    pub fn ethernet(identity: Identity, site_key: SiteKey, ciphers: Ciphers, mtu: u16) -> Self {
         Self {
             packet_max: mtu,
             packet_first: mtu.min(PACKET_ETHERNET),
             timing: Timing::ETHERNET,
-            ..Self::ip(identity, site_key, new_cipher)
+            ..Self::ip(identity, site_key, ciphers)
         }
+    }
+
+    /// What makes this cipher of a key, if this end has it.
+    pub(super) fn cipher(&self, aead: Aead) -> Option<NewCipher> {
+        self.ciphers.iter().find(|(one, _)| *one == aead).map(|(_, new_cipher)| *new_cipher)
     }
 }
 

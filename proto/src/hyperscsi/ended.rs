@@ -21,6 +21,9 @@ pub enum Ended {
     /// The server has proven another key than the pinned one.
     #[error("the server has another key than the pinned one")]
     WrongServer,
+    /// The server has no cipher that this client may use.
+    #[error("the server has no cipher that this client may use")]
+    NoCipher,
     /// The server has lost the state of the connection (spec, 13).
     #[error("the server does not know the connection any more")]
     Reset,
@@ -83,6 +86,7 @@ impl Ended {
             | Self::Silent
             | Self::NoAnswer
             | Self::WrongServer
+            | Self::NoCipher
             | Self::Reset => None,
         }
     }

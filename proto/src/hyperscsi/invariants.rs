@@ -11,10 +11,9 @@ use super::codec::{
 use super::command::{Command, Device, Handle, Level, Reply, TaskAttribute};
 use super::compression::{Compression, run_length};
 use super::{
-    Address, Client, ClientEvent, Config, DATA_MAX, Endpoint, Fill, LinkId, PORT, Remote,
+    Address, Ciphers, Client, ClientEvent, Config, DATA_MAX, Endpoint, Fill, LinkId, PORT, Remote,
     SITE_KEY_LEN, Server, ServerEvent, SiteKey,
 };
-use crate::cipher::NewCipher;
 use crate::identity::Identity;
 use crate::scsi::status::Status;
 use crate::time::Time;
@@ -82,10 +81,10 @@ fn sent(now: Time, client: &mut Client, server: &mut Server) -> Vec<Flying> {
 /// # Panics
 ///
 /// If a command is executed twice, or a machine breaks.
-pub fn machines(new_cipher: NewCipher, script: &[u8]) {
+pub fn machines(ciphers: Ciphers, script: &[u8]) {
     let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
     let config = |who| {
-        let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), new_cipher);
+        let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), ciphers);
         Config { credit: 65536, paths: 2, codecs: run_length::CODECS, ..config }
     };
     let mut now = Time::from_origin(Duration::from_secs(100));
@@ -170,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::iscsi::sealed::soft;
+    use crate::hyperscsi::keys::tests::CIPHERS;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -182,7 +181,7 @@ mod tests {
 
         #[test]
         fn machines_hold_their_invariants(script in proptest::collection::vec(any::<u8>(), 0..400)) {
-            machines(soft::new_cipher, &script);
+            machines(CIPHERS, &script);
         }
     }
 }

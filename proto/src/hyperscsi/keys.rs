@@ -206,9 +206,16 @@ macro_rules! never_printed {
 never_printed!(SiteKeys, ResetKey, Root);
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::hyperscsi::{Aead, Ciphers};
     use crate::iscsi::sealed::soft;
+
+    /// Those of an end.
+    pub(in crate::hyperscsi) const CIPHERS: Ciphers = &[
+        (Aead::Aes256Gcm, soft::new_cipher),
+        (Aead::ChaCha20Poly1305, soft::new_chacha20_poly1305),
+    ];
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -271,6 +278,36 @@ mod tests {
             "f356e12aec19aef5ce35cdceff6bca9e5d5998f3f36a2c9ad2ce2ef1ca5cce48"
         );
         assert_eq!(hex(&site.mac(&[b"P", &[5; 16]])), "945205ce8951c1ef6ef7eed7c72bb17d");
+    }
+
+    /// Spec, 16. The values were computed by another program.
+    #[test]
+    fn packets_of_the_specification_have_its_tags() {
+        let root = Root::extract(core::array::from_fn(|at| at as u8), &[0x11; 32], &[0x22; 32]);
+        let tags = [
+            [
+                (Sec::Integrity, "a6a67ac66cd2f91bf5f2d2ff4e377424"),
+                (Sec::Encrypt, "704bc1daf2f5a3f5655db0e29be0c99f"),
+            ],
+            [
+                (Sec::Integrity, "d52849f30321416afe0c77d0c3b5413b"),
+                (Sec::Encrypt, "ea5a18cd8b19e2d4de414bc74fb476af"),
+            ],
+        ];
+        for ((_, new_cipher), tags) in CIPHERS.iter().zip(tags) {
+            let keys = root.keys(false, *new_cipher);
+            for (sec, tag) in tags {
+                let mut header = [
+                    0x10, 0x2c, 3, 2, 0, 0x80, 0, 100, 1, 2, 3, 4, 0, 7, 0, 2, 0, 0, 0, 0, 0, 0, 0,
+                    9,
+                ];
+                header[0] |= if sec == Sec::Encrypt { 0x80 } else { 0x40 };
+                let mut packet = Vec::new();
+                keys.seal(sec, (0, 9), (&header, &[&[0x5a; 84]]), &mut packet);
+                assert_eq!(hex(&packet[108..]), tag);
+                assert_eq!(keys.open(sec, (0, 9), 24, &mut packet), Ok(&[0x5a; 84][..]));
+            }
+        }
     }
 
     /// Spec, 16.

@@ -20,6 +20,7 @@
 //! ([`ServerEvent::Proven`]), and executes each command that it is given exactly once.
 
 mod address;
+mod aead;
 mod client;
 mod codec;
 mod command;
@@ -47,6 +48,7 @@ mod transport;
 pub mod transport_id;
 
 pub use address::{Address, Endpoint, LinkId, Outbox, Transmit};
+pub use aead::{Aead, Ciphers};
 pub use client::{Client, ClientEvent, SubmitError};
 pub use command::{
     CDB_MAX, CDB_MIN, Command, Device, Handle, Level, Reply, Request, RequestId, SENSE_MAX,

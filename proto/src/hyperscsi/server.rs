@@ -16,6 +16,7 @@ use session::Session;
 use sessions::Sessions;
 
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
+use super::aead::Aead;
 use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood};
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
 use super::compression::Algorithm;
@@ -313,6 +314,12 @@ impl Server {
     #[must_use]
     pub fn compression(&self, connection: ConnectionId) -> Option<Algorithm> {
         self.sessions.get(connection.0).and_then(Session::compression)
+    }
+
+    /// The cipher of packets to and from a client, while there is a connection.
+    #[must_use]
+    pub fn cipher(&self, connection: ConnectionId) -> Option<Aead> {
+        self.sessions.get(connection.0).and_then(Session::cipher)
     }
 
     /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and

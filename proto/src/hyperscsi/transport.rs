@@ -73,24 +73,25 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// A connection after its handshake; `options` are those agreed on.
+    /// A connection after its handshake; `options` are those agreed on. `None` if they have no cipher.
     pub(super) fn new(
         now: Time,
         is_server: bool,
         (peer_cid, endpoint): (u32, Endpoint),
         root: Root,
         (config, options): (&Config, Options),
-    ) -> Self {
+    ) -> Option<Self> {
+        let new_cipher = config.cipher(*options.ciphers.first()?)?;
         let profile = Profile {
             timing: config.timing,
             peer_delay: options.ack_delay,
             control: config.congestion,
             packets: (config.packet_first, options.packet_max),
         };
-        Self {
+        Some(Self {
             is_server,
             peer_cid,
-            epochs: Epochs::new(now, is_server, root, config.new_cipher),
+            epochs: Epochs::new(now, is_server, root, new_cipher),
             profile,
             paths: vec![Path::new(now, (0, endpoint, PathState::Active), profile)],
             pace: None,
@@ -103,7 +104,7 @@ impl Transport {
             granted: (options.credit.unwrap_or(0), options.slots),
             options,
             ended: None,
-        }
+        })
     }
 
     pub(super) const fn options(&self) -> &Options {
@@ -584,9 +585,9 @@ pub(super) mod tests {
 
     use super::super::address::{Address, LinkId};
     use super::super::config::{SITE_KEY_LEN, SiteKey};
+    use super::super::keys::tests::CIPHERS;
     use super::*;
     use crate::identity::Identity;
-    use crate::iscsi::sealed::soft;
 
     const PEER: u32 = 7;
 
@@ -598,11 +599,11 @@ pub(super) mod tests {
     /// One end of a connection; those of both sides understand each other.
     pub(in crate::hyperscsi) fn transport(is_server: bool) -> Transport {
         let identity = Identity::fresh(&mut |buffer| buffer.fill(1));
-        let config = Config::ip(identity, SiteKey::from_bytes([1; SITE_KEY_LEN]), soft::new_cipher);
+        let config = Config::ip(identity, SiteKey::from_bytes([1; SITE_KEY_LEN]), CIPHERS);
         let mut options = Options::of(&config);
         options.credit = Some(1 << 20);
         let root = Root::extract([1; 32], &[2; 32], &[3; 32]);
-        Transport::new(Time::ZERO, is_server, (PEER, endpoint()), root, (&config, options))
+        Transport::new(Time::ZERO, is_server, (PEER, endpoint()), root, (&config, options)).unwrap()
     }
 
     /// Spec, 5.3: only commands have the level of a device.

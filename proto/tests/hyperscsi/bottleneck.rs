@@ -113,7 +113,13 @@ struct Sim {
 fn config(who: u8, congestion: CongestionControl) -> Config {
     let config = net::config(who, net::SITE);
     let credit = 64 << 20;
-    Config { new_cipher: plain, timing: Timing::IP, congestion, credit, ..config }
+    Config {
+        ciphers: &[(Aead::Aes256Gcm, plain)],
+        timing: Timing::IP,
+        congestion,
+        credit,
+        ..config
+    }
 }
 
 impl Sim {

@@ -6,6 +6,7 @@ use std::process::Command as Process;
 use sha2::{Digest as _, Sha256};
 
 use super::net::*;
+use proto::hyperscsi::*;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -15,8 +16,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A connection with a write of two fragments and its end; everything random is fixed.
-fn connection() -> Net {
-    let mut net = Net::new(42, CALM);
+fn connection(ciphers: Ciphers) -> Net {
+    let with = |config| Config { ciphers, ..config };
+    let (client, server) = (with(config(CLIENT, SITE)), with(config(SERVER, SITE)));
+    let mut net = Net::with(42, CALM, client, server);
     net.connect();
     let id = net.submit(write(DEVICE, 1, vec![0x5a; 4 * BLOCK]));
     net.reply(id);
@@ -40,8 +43,13 @@ fn lines(net: &Net) -> String {
 /// A change here is a change of the protocol.
 #[test]
 fn packets_of_a_connection_are_those_of_the_specification() {
-    let lines = lines(&connection());
-    assert_eq!(lines, include_str!("golden.txt"), "they are now:\n{lines}");
+    for (ciphers, expected) in [
+        (AES, include_str!("golden.txt")),
+        (CHACHA_FIRST, include_str!("golden-chacha20-poly1305.txt")),
+    ] {
+        let lines = lines(&connection(ciphers));
+        assert_eq!(lines, expected, "they are now:\n{lines}");
+    }
 }
 
 /// A capture of Ethernet frames (pcap, link type 1).
@@ -65,7 +73,7 @@ fn capture(net: &Net) -> Vec<u8> {
 
 #[test]
 fn wireshark_reads_the_first_five_bytes() {
-    let net = connection();
+    let net = connection(AES);
     let path = std::env::temp_dir().join(format!("hyperscsi-{}.pcap", std::process::id()));
     std::fs::write(&path, capture(&net)).unwrap();
     let fields = ["cmd", "version", "tagno", "lastfrag", "fragno"];

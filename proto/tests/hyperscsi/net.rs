@@ -109,9 +109,14 @@ pub fn identity(byte: u8) -> Identity {
     Identity::fresh(&mut |buffer| buffer.fill(byte))
 }
 
+pub const AES: Ciphers = &[(Aead::Aes256Gcm, soft::new_cipher)];
+pub const CHACHA: Ciphers = &[(Aead::ChaCha20Poly1305, soft::new_chacha20_poly1305)];
+pub const AES_FIRST: Ciphers = &[AES[0], CHACHA[0]];
+pub const CHACHA_FIRST: Ciphers = &[CHACHA[0], AES[0]];
+
 pub fn config(who: u8, site: u8) -> Config {
     let site = SiteKey::from_bytes([site; SITE_KEY_LEN]);
-    let config = Config::ip(identity(who), site, soft::new_cipher);
+    let config = Config::ip(identity(who), site, AES);
     Config { timing: Timing::ETHERNET, packet_max: PACKET, packet_first: PACKET, ..config }
 }
 

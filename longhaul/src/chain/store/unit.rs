@@ -96,7 +96,7 @@ async fn behind_iscsi(
 
 async fn behind_hyperscsi(
     uri: &Uri,
-    HyperScsiUri { server, volume, pin, paths, compression }: &HyperScsiUri,
+    HyperScsiUri { server, volume, pin, paths, options: asked }: &HyperScsiUri,
     options: &UnitOptions,
 ) -> Outcome<Box<dyn RawUnit>> {
     let what = || format!("cannot open {uri}");
@@ -111,8 +111,7 @@ async fn behind_hyperscsi(
         ..ScsiOptions::default()
     };
     let (server, name, paths) = (server.clone(), volume.clone(), paths.clone());
-    let compression = *compression;
-    let volume = hyperscsi::Volume { server, name, paths, compression };
+    let volume = hyperscsi::Volume { server, name, paths, options: *asked };
     let opened = hyperscsi::open_unit(&volume, &who, with).await;
     Ok(Box::new(opened.map_err(|why| explain_open(what(), why))?))
 }

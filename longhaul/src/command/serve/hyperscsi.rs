@@ -14,19 +14,19 @@ use tokio::net::lookup_host;
 use tokio::task::JoinError;
 
 use super::portals::reachable;
+use crate::ciphers::Ciphers;
 use crate::command::options::blocking;
-use crate::compression::Compression;
 use crate::config::{Config, Listen, ListenAt, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::hyperscsi::{Node, Offering, Server};
 use crate::front::iscsi;
 use crate::net::hyperscsi_link::with_limits;
-use crate::sealing::{self, new_cipher};
+use crate::sealing;
 use crate::site_key;
 use crate::stop::Stop;
 use crate::target::lun::{Administrator, TargetDevice};
 use crate::task::unless_broken;
-use crate::uri::{Host, HyperScsiServer, HyperScsiUri, Uri};
+use crate::uri::{Host, HyperScsiOptions, HyperScsiServer, HyperScsiUri, Uri};
 
 /// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
 const PACKET_MAX: usize = 9000;
@@ -64,12 +64,16 @@ async fn needed(config: &Config) -> Outcome<Option<Needed>> {
     });
     let places: Vec<_> = places.cloned().collect();
     if places.is_empty() {
-        let what = "compression is of HyperSCSI, by which nothing is served here";
-        let hint = "leave compression out, or listen on hyperscsi://ADDR or hseth://INTERFACE";
-        return match config.compression.is_none() {
-            true => Ok(None),
-            false => Err(Failure::usage(what).hint(hint)),
+        let unused = [
+            ("compression", !config.compression.is_none()),
+            ("cipher", config.ciphers != Ciphers::default()),
+        ];
+        let Some((name, _)) = unused.into_iter().find(|(_, is_set)| *is_set) else {
+            return Ok(None);
         };
+        let what = format!("{name} is of HyperSCSI, by which nothing is served here");
+        let hint = format!("leave {name} out, or listen on hyperscsi://ADDR or hseth://INTERFACE");
+        return Err(Failure::usage(what).hint(hint));
     }
     let (Some(identity), Some(site_key)) = (config.identity.clone(), config.site_key.clone())
     else {
@@ -90,7 +94,7 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
         return Ok(Links::default());
     };
     let mut links = Links::default();
-    let codecs = config.compression.0;
+    let (codecs, ciphers) = (config.compression.0, config.ciphers.of_machine());
     let compressing = |link_config| hyperscsi::Config { codecs, ..link_config };
     for place in places {
         let what = || format!("cannot listen on {place}");
@@ -99,7 +103,7 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
                 for address in lookup_host((name.as_str(), *port)).await.or_fail(what)? {
                     let link = Udp::bind(address).or_fail(what)?;
                     let link_config =
-                        hyperscsi::Config::ip(identity.clone(), site_key.clone(), new_cipher);
+                        hyperscsi::Config::ip(identity.clone(), site_key.clone(), ciphers);
                     links.add((link.into(), None), compressing(link_config));
                 }
             }
@@ -109,7 +113,7 @@ pub(super) async fn listen(config: &Config) -> Outcome<Links> {
                     .into();
                 let mtu = link.sender().mtu().min(PACKET_MAX) as u16;
                 let (identity, site_key) = (identity.clone(), site_key.clone());
-                let link_config = hyperscsi::Config::ethernet(identity, site_key, new_cipher, mtu);
+                let link_config = hyperscsi::Config::ethernet(identity, site_key, ciphers, mtu);
                 links.add((link, Some(interface.clone())), compressing(link_config));
             }
         }
@@ -243,7 +247,7 @@ impl Servers {
                 volume,
                 pin,
                 paths: Vec::new(),
-                compression: Compression::default(),
+                options: HyperScsiOptions::default(),
             })
         };
         let uris = volumes.iter().flat_map(|volume| places.iter().map(move |at| uri(volume, at)));

@@ -8,9 +8,9 @@ use proto::tape_encryption::{
 };
 use zeroize::Zeroizing;
 
+use crate::ciphers::new_cipher;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::luks::{CostArgs, Key};
-use crate::sealing::new_cipher;
 use crate::secret::{Secret, SecretArgs, keep};
 use crate::tape_key::{derive, measured};
 

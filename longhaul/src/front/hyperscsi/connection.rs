@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Algorithm, Command, ConnectionId, Device, Ended, Handle, Level, PathStats, Reply, Request,
+    Command, ConnectionId, Device, Ended, Handle, Level, Reply, Request, Server as Machine,
     TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::identity::PublicKey;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::node::{Entry, Node, Paths, SessionInfo, identity};
+use super::node::{ConnectionState, Entry, Node, SessionInfo, identity};
 use super::tasks::{Arrival, Tasks};
 use crate::target::lun::{Initiator, Response, TargetDevice};
 use crate::target::sessions::{
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     client: PublicKey,
     port: u64,
     peer: String,
-    paths: Arc<Paths>,
+    state: Arc<ConnectionState>,
     sessions: Vec<Session>,
     /// The session and the unit of each device, by its handle; nothing where that disk is not served any more.
     devices: Vec<Option<(usize, u16)>>,
@@ -104,10 +104,10 @@ pub(super) async fn admit(
         return Err(Refusal::Paused);
     }
     let (mut sessions, mut places, mut devices) = (Vec::new(), Vec::new(), Vec::new());
-    let paths = Arc::<Paths>::default();
+    let state = Arc::<ConnectionState>::default();
     for (target, volumes) in node.volumes(client) {
         let identity = identity(client, port, &target);
-        let info = || SessionInfo { peer: peer.clone(), paths: Arc::clone(&paths) };
+        let info = || SessionInfo { peer: peer.clone(), connection: Arc::clone(&state) };
         let handle = loop {
             match node.sessions().add(&identity, node.quota(), info) {
                 Ok(handle) => break handle,
@@ -131,7 +131,7 @@ pub(super) async fn admit(
         let handles = first..places.len() as u16;
         sessions.push(Session { handles, device, tasks, handle });
     }
-    let connection = Connection { client, port, peer, paths, sessions, devices: places };
+    let connection = Connection { client, port, peer, state, sessions, devices: places };
     if devices.is_empty() {
         return Err(Refusal::Unknown);
     }
@@ -152,9 +152,9 @@ impl Connection {
         &self.peer
     }
 
-    /// Notes how the ways to its client are.
-    pub(super) fn note_paths(&self, stats: &[PathStats], compression: Option<Algorithm>) {
-        self.paths.note(stats, compression);
+    /// Notes for the status how it is.
+    pub(super) fn note(&self, machine: &Machine, id: ConnectionId) {
+        self.state.note(machine, id);
     }
 
     /// Whether no command of it runs.

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use host::link;
 use proto::client::ClientId;
 use proto::hyperscsi::transport_id::initiator_port;
-use proto::hyperscsi::{Algorithm, PathStats};
+use proto::hyperscsi::{Aead, Algorithm, ConnectionId, PathStats, Server as Machine};
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{Policy, UnitName};
 use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::rights::Rights;
 
+use crate::ciphers::Ciphers;
 use crate::compression::Compression;
 use crate::front::iscsi;
 use crate::net::hyperscsi_link::shown;
@@ -42,24 +43,30 @@ pub struct Offering {
 pub(super) struct SessionInfo {
     /// Where its client is.
     pub(super) peer: String,
-    /// How the ways there are.
-    pub(super) paths: Arc<Paths>,
+    /// How its connection is.
+    pub(super) connection: Arc<ConnectionState>,
 }
 
-/// How the ways to a client are, and how data are compressed there: written by the server's task now and then, read by
-/// anyone.
+/// How a connection is: written by the server's task now and then, read by anyone.
 #[derive(Debug, Default)]
-pub(super) struct Paths(Mutex<(Vec<PathStatus>, Option<Algorithm>)>);
+pub(super) struct ConnectionState(Mutex<Noted>);
 
-impl Paths {
-    pub(super) fn note(&self, stats: &[PathStats], compression: Option<Algorithm>) {
+#[derive(Clone, Debug, Default)]
+struct Noted {
+    paths: Vec<PathStatus>,
+    compression: Option<Algorithm>,
+    cipher: Option<Aead>,
+}
+
+impl ConnectionState {
+    pub(super) fn note(&self, machine: &Machine, id: ConnectionId) {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.0.clear();
-        noted.0.extend(stats.iter().map(path_status));
-        noted.1 = compression;
+        noted.paths.clear();
+        noted.paths.extend(machine.paths(id).iter().map(path_status));
+        (noted.compression, noted.cipher) = (machine.compression(id), machine.cipher(id));
     }
 
-    fn status(&self) -> (Vec<PathStatus>, Option<Algorithm>) {
+    fn noted(&self) -> Noted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -156,9 +163,10 @@ impl Node {
         for session in &mut status.sessions {
             let entry = self.target.sessions.find(session.number);
             let Some(entry) = entry else { continue };
-            let (paths, compression) = entry.transport.paths.status();
+            let Noted { paths, compression, cipher } = entry.transport.connection.noted();
             session.paths = paths;
             session.compression = compression.map(|agreed| Compression::name_of(agreed).to_owned());
+            session.cipher = cipher.map(|agreed| Ciphers::name_of(agreed).to_owned());
         }
         status.links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
         status

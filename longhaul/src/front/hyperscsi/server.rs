@@ -36,7 +36,7 @@ const CONNECTIONS_MAX: usize = 16;
 /// How long sessions have to end when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is noted for the status how the ways to clients are, as long as anything happens.
+/// How often it is noted for the status how connections are, as long as anything happens.
 const NOTED_EVERY: Duration = Duration::from_millis(100);
 
 /// A client that waits for its sessions: for those that it replaces to end.
@@ -62,7 +62,7 @@ pub struct Server {
     managing: FuturesUnordered<Managing>,
     /// Sessions that have ended, whose commands may still run.
     ending: JoinSet<()>,
-    /// When it is noted again how the ways to clients are.
+    /// When it is noted again how connections are.
     note_at: Time,
     busy_poll: BusyPoll,
 }
@@ -178,7 +178,7 @@ impl Server {
         Ok(any)
     }
 
-    /// Notes for the status how the ways to clients are, if that is some time ago.
+    /// Notes for the status how connections are, if that is some time ago.
     fn note(&mut self) {
         let now = self.wire.now();
         if now < self.note_at {
@@ -189,7 +189,7 @@ impl Server {
             self.node.note_losses(link.to_string(), losses);
         }
         for (id, connection) in &self.connections {
-            connection.note_paths(&self.machine.paths(*id), self.machine.compression(*id));
+            connection.note(&self.machine, *id);
         }
     }
 

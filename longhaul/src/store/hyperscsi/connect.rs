@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
-use proto::hyperscsi::{
-    Address, Client, Codecs, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote,
-};
+use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote};
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -17,9 +15,8 @@ use super::driver::{Choice, Driver, Ready};
 use super::error::{Loss, SessionError};
 use super::session::{Session, Shared};
 use super::stalls::Stalls;
-use super::{CONNECT_WITHIN, Credentials, Server, Volume};
+use super::{CONNECT_WITHIN, ConnectionOptions, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
-use crate::sealing::new_cipher;
 use crate::store::scsi::TransferLimits;
 use crate::store::slow_login::warn_if_slow;
 
@@ -40,12 +37,12 @@ pub(super) async fn log_in(
     stalls: Stalls,
 ) -> Result<Session, SessionError> {
     let places = (&volume.server, &volume.paths[..]);
-    let terms = Terms { port, within, codecs: volume.compression.0 };
+    let terms = Terms { port, within, options: volume.options };
     let connected = connect(places, credentials, terms).await?;
     let Connected { shared, ready } = connected;
-    let Ready { devices, data_max, compression, choose } = ready;
-    if compression.is_none() && !volume.compression.is_none() {
-        let (server, asked) = (&volume.server, volume.compression);
+    let Ready { devices, data_max, compression, cipher, choose } = ready;
+    if compression.is_none() && !volume.options.compression.is_none() {
+        let (server, asked) = (&volume.server, volume.options.compression);
         tracing::warn!(%server, %asked, "the server does not compress so: data go as they are");
     }
     let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
@@ -59,7 +56,7 @@ pub(super) async fn log_in(
     // Data travel with the command.
     let data_max = data_max.into();
     let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };
-    let (session, receiver) = Session::new(&shared, limits);
+    let (session, receiver) = Session::new(&shared, (limits, cipher));
     // If the connection is lost already the session finds out.
     let _ = choose.send(Choice { device: device.handle, receiver, stalls });
     Ok(session)
@@ -70,7 +67,11 @@ pub async fn volumes(
     server: &Server,
     credentials: &Credentials,
 ) -> Result<Vec<String>, SessionError> {
-    let terms = Terms { port: random_port(), within: CONNECT_WITHIN, codecs: &[] };
+    let terms = Terms {
+        port: random_port(),
+        within: CONNECT_WITHIN,
+        options: ConnectionOptions::default(),
+    };
     let connecting = connect((server, &[]), credentials, terms);
     let connected = warn_if_slow(server, connecting).await?;
     let devices = connected.ready.devices;
@@ -83,7 +84,7 @@ struct Terms {
     /// The initiator port.
     port: u64,
     within: Duration,
-    codecs: Codecs,
+    options: ConnectionOptions,
 }
 
 /// A place where a server may be reached.
@@ -151,20 +152,21 @@ async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
 async fn connect_to(
     (server, places): (&Server, &[Place<'_>]),
     credentials: &Credentials,
-    Terms { port, within, codecs }: Terms,
+    Terms { port, within, options }: Terms,
 ) -> Result<Connected, SessionError> {
     let socket = |why| SessionError::Socket(server.clone(), why);
     let (links, places) = open_usable(places)?;
     let wire = Wire::new(links).map_err(socket)?;
     let Credentials { identity, site_key, pin } = credentials.clone();
+    let ciphers = options.ciphers.of_machine();
     let config = match server {
-        Server::Ip(_) => Config::ip(identity, site_key, new_cipher),
+        Server::Ip(_) => Config::ip(identity, site_key, ciphers),
         Server::Ethernet { .. } => {
             let mtu = wire.mtu().min(PACKET_MAX) as u16;
-            Config::ethernet(identity, site_key, new_cipher, mtu)
+            Config::ethernet(identity, site_key, ciphers, mtu)
         }
     };
-    let config = Config { port, codecs, ..with_limits(config) };
+    let config = Config { port, codecs: options.compression.0, ..with_limits(config) };
     let endpoints = (0..).zip(places);
     let mut endpoints =
         endpoints.map(|(link, place)| Endpoint { link: LinkId(link), address: place.address });

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use proto::hyperscsi::{
-    Algorithm, Client, ClientEvent, Device, Endpoint, Handle, PathState, PathStats, Reply,
+    Aead, Algorithm, Client, ClientEvent, Device, Endpoint, Handle, PathState, PathStats, Reply,
     RequestId, SLOTS, SubmitError, TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::scsi::cdb::traits_of;
@@ -47,6 +47,8 @@ pub(super) struct Ready {
     pub(super) data_max: u32,
     /// How data are compressed.
     pub(super) compression: Option<Algorithm>,
+    /// The cipher of packets.
+    pub(super) cipher: Option<Aead>,
     /// Whom to tell which of the devices is wanted.
     pub(super) choose: oneshot::Sender<Choice>,
 }
@@ -217,8 +219,8 @@ impl Driver {
                 self.choice = Some(choice);
                 if let Some(ready) = self.ready.take() {
                     let data_max = self.machine.data_max();
-                    let compression = self.machine.compression();
-                    let _ = ready.send(Ready { devices, data_max, compression, choose });
+                    let (compression, cipher) = (self.machine.compression(), self.machine.cipher());
+                    let _ = ready.send(Ready { devices, data_max, compression, cipher, choose });
                 }
             }
             ClientEvent::Completed(id, reply) => self.completed(id, reply),

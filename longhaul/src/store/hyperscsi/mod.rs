@@ -26,7 +26,7 @@ pub use session::Session;
 pub use transport::HyperScsiTransport;
 
 use super::scsi::{self, OpenError, Options, TransportUnit};
-pub use crate::compression::Compression;
+pub use crate::uri::HyperScsiOptions as ConnectionOptions;
 use crate::uri::HyperScsiServer as Server;
 
 /// A volume of a server.
@@ -38,8 +38,8 @@ pub struct Volume {
     pub name: String,
     /// Where else the server is: one connection uses all of these at once.
     pub paths: Vec<Server>,
-    /// How data are compressed on their way, if the server agrees.
-    pub compression: Compression,
+    /// How the connection is, if the server agrees.
+    pub options: ConnectionOptions,
 }
 
 /// Who we are, and whom we trust.

@@ -25,8 +25,13 @@ impl Described for Session {
 
     fn transport(&self) -> TransportInfo {
         let mut values = Map::new();
+        let mut secure = vec!["encrypt".to_owned()];
         values.insert("secure".to_owned(), Value::from("encrypt"));
-        TransportInfo { values, text: vec![("secure", vec!["encrypt".to_owned()])] }
+        if let Some(cipher) = self.cipher() {
+            values.insert("cipher".to_owned(), Value::from(cipher));
+            secure.push(cipher.to_owned());
+        }
+        TransportInfo { values, text: vec![("secure", secure)] }
     }
 
     fn silence(&self) -> Option<Duration> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::hyperscsi::SubmitError;
+use proto::hyperscsi::{Aead, SubmitError};
 use proto::scsi::command::Command;
 use proto::scsi::transport::Transports;
 use proto::scsi::{Residual, Status};
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::error::Loss;
 use super::silence::Silence;
+use crate::ciphers::Ciphers;
 use crate::store::scsi::{
     self, Announced, Completion, Executed, Lost, NoStatus, ResetAnswer, TransferLimits,
 };
@@ -52,6 +53,7 @@ pub struct Session {
     requests: mpsc::Sender<Request>,
     shared: Arc<Shared>,
     limits: TransferLimits,
+    cipher: Option<Aead>,
 }
 
 /// What a session and the task that drives it have in common.
@@ -73,13 +75,18 @@ impl Session {
         self.shared.silence.lasted()
     }
 
+    /// The cipher of its packets.
+    pub(super) fn cipher(&self) -> Option<&'static str> {
+        self.cipher.map(Ciphers::name_of)
+    }
+
     /// A handle, and where its requests come out.
     pub(super) fn new(
         shared: &Arc<Shared>,
-        limits: TransferLimits,
+        (limits, cipher): (TransferLimits, Option<Aead>),
     ) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
-        (Self { requests, shared: Arc::clone(shared), limits }, receiver)
+        (Self { requests, shared: Arc::clone(shared), limits, cipher }, receiver)
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Lost> {

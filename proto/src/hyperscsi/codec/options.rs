@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::setup::TOKEN_LEN;
+use crate::hyperscsi::aead::{Aead, UNANNOUNCED, choose};
 use crate::hyperscsi::compression;
 use crate::hyperscsi::config::{Config, PACKET_MIN, PATHS_MAX};
 use crate::reader::Reader;
@@ -13,6 +14,7 @@ const DATA_MAX: u16 = 6;
 const SLOTS: u16 = 7;
 const CREDIT: u16 = 8;
 const COMPRESSION: u16 = 9;
+const CIPHERS: u16 = 10;
 const PACKET_MAX: u16 = 12;
 const KEEP_ALIVE: u16 = 13;
 const PATHS: u16 = 16;
@@ -38,6 +40,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) paths: u8,
     /// A bit for each way of compressing data; none if it is not announced.
     pub(in crate::hyperscsi) compression: u16,
+    /// The ciphers of packets, the preferred one first; of two ends the one that they choose.
+    pub(in crate::hyperscsi) ciphers: Vec<Aead>,
 }
 
 impl Options {
@@ -54,11 +58,13 @@ impl Options {
             port: None,
             paths: config.paths.clamp(1, PATHS_MAX),
             compression: compression::bits(config.codecs),
+            ciphers: config.ciphers.iter().map(|(aead, _)| *aead).collect(),
         }
     }
 
     /// What counts if the peer has announced these: of each the minimum, and the peer's own delay.
-    pub(in crate::hyperscsi) fn agreed(&self, peer: &Self) -> Self {
+    pub(in crate::hyperscsi) fn agreed(&self, peer: &Self, is_server: bool) -> Self {
+        let (server, client) = if is_server { (self, peer) } else { (peer, self) };
         Self {
             data_max: self.data_max.min(peer.data_max),
             slots: self.slots.min(peer.slots),
@@ -70,6 +76,7 @@ impl Options {
             port: self.port.or(peer.port),
             paths: self.paths.min(peer.paths),
             compression: self.compression & peer.compression,
+            ciphers: choose(&server.ciphers, &client.ciphers).into_iter().collect(),
         }
     }
 
@@ -103,6 +110,10 @@ impl Options {
         if self.compression != 0 {
             put(COMPRESSION, &self.compression.to_be_bytes());
         }
+        if self.ciphers != UNANNOUNCED {
+            let numbers: Vec<_> = self.ciphers.iter().map(|aead| aead.number()).collect();
+            put(CIPHERS, &numbers);
+        }
         out
     }
 
@@ -112,7 +123,7 @@ impl Options {
         let (mut data_max, mut slots, mut packet_max) = (None, None, None);
         let (mut keep_alive, mut ack_delay) = (None, None);
         let (mut credit, mut token, mut port) = (None, None, None);
-        let (mut paths, mut compression) = (1, 0);
+        let (mut paths, mut compression, mut ciphers) = (1, 0, UNANNOUNCED.to_vec());
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -129,6 +140,10 @@ impl Options {
                 PORT => port = Some(value.u64().ok()?),
                 PATHS => paths = value.u8().ok()?,
                 COMPRESSION => compression = value.u16().ok()?,
+                CIPHERS => {
+                    let numbers = value.take(len).ok()?;
+                    ciphers = numbers.iter().filter_map(|number| Aead::of(*number)).collect();
+                }
                 _ if number & MUST_UNDERSTAND != 0 => return None,
                 _ => continue,
             }
@@ -147,6 +162,7 @@ impl Options {
             port,
             paths: Some(paths).filter(|paths| *paths > 0)?,
             compression,
+            ciphers,
         })
     }
 }
@@ -167,12 +183,27 @@ mod tests {
             port: Some(1 << 40),
             paths: 4,
             compression: 2,
+            ciphers: vec![Aead::ChaCha20Poly1305, Aead::Aes256Gcm],
         }
     }
 
     #[test]
     fn options_parsed_after_emitting_are_the_same() {
         assert_eq!(Options::parse(&options().emit()), Some(options()));
+    }
+
+    /// Spec, 5.6: an end that knows no other announces no cipher, and others may come.
+    #[test]
+    fn ciphers_are_those_that_are_known() {
+        let mut bytes = options().emit();
+        let value = [0, 10, 1, 0, 0, 2, 2, 1];
+        assert!(bytes.ends_with(&value));
+        bytes.truncate(bytes.len() - value.len());
+        let parsed = Options::parse(&bytes).unwrap();
+        assert_eq!(parsed.ciphers, UNANNOUNCED);
+        assert_eq!(parsed.emit(), bytes);
+        bytes.extend_from_slice(&[0, 10, 1, 0, 0, 2, 9, 2]);
+        assert_eq!(Options::parse(&bytes).unwrap().ciphers, [Aead::ChaCha20Poly1305]);
     }
 
     #[test]

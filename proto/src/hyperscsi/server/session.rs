@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::super::address::{Endpoint, Outbox, Transmit};
+use super::super::aead::Aead;
 use super::super::codec::{
     Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
     write_reply,
@@ -85,11 +86,11 @@ impl Session {
         let Proof { client_cid, from, noise, options, .. } = proof;
         let client = noise.peer()?;
         let port = options.port.unwrap_or(0);
-        let agreed = own.agreed(&options);
+        let agreed = own.agreed(&options, true);
         let slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
         let compression = Compression::agreed(config.codecs, agreed.compression);
         let peer = (client_cid, from);
-        let mut transport = Transport::new(now, true, peer, noise.finish(), (config, agreed));
+        let mut transport = Transport::new(now, true, peer, noise.finish(), (config, agreed))?;
         transport.set_grant(now, slots.grant(), false);
         let decide_by = now + DECISION_TIME;
         Some(Self {
@@ -124,6 +125,10 @@ impl Session {
 
     pub(super) fn compression(&self) -> Option<Algorithm> {
         self.compression.algorithm()
+    }
+
+    pub(super) fn cipher(&self) -> Option<Aead> {
+        self.transport.options().ciphers.first().copied()
     }
 
     pub(super) fn paths(&self) -> Vec<PathStats> {

@@ -1,22 +1,34 @@
-//! AES-256-GCM for tests, by a library the program does not use.
+//! AES-256-GCM and ChaCha20-Poly1305 for tests, by libraries the program does not use.
 
-use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
-use aes_gcm::{Aes256Gcm, Nonce, Tag};
+use aes_gcm::Aes256Gcm;
+use aes_gcm::aead::consts::{U12, U16};
+use aes_gcm::aead::{AeadInOut, KeyInit as _, Nonce, Tag};
+use chacha20poly1305::ChaCha20Poly1305;
 
 use super::{Cipher, Forged, KEY_LEN, NONCE_LEN, OpenStream, SealStream, TAG_LEN};
 
-/// A cipher under `key`.
+/// AES-256-GCM under `key`.
 pub(crate) fn new_cipher(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
     Box::new(Soft(Aes256Gcm::new(key.into())))
 }
 
-#[derive(Clone)]
-struct Soft(Aes256Gcm);
+/// ChaCha20-Poly1305 under `key`.
+#[allow(dead_code, reason = "each test uses its part")]
+pub(crate) fn new_chacha20_poly1305(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
+    Box::new(Soft(ChaCha20Poly1305::new(key.into())))
+}
 
-impl Cipher for Soft {
+trait Algorithm: AeadInOut<NonceSize = U12, TagSize = U16> + Clone + Send + Sync + 'static {}
+
+impl<A: AeadInOut<NonceSize = U12, TagSize = U16> + Clone + Send + Sync + 'static> Algorithm for A {}
+
+#[derive(Clone)]
+struct Soft<A>(A);
+
+impl<A: Algorithm> Cipher for Soft<A> {
     fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>) {
         let mut text = plain.to_vec();
-        let nonce = Nonce::from(*nonce);
+        let nonce = Nonce::<A>::from(*nonce);
         let tag = self.0.encrypt_inout_detached(&nonce, clear, text.as_mut_slice().into()).unwrap();
         out.extend_from_slice(&text);
         out.extend_from_slice(&tag);
@@ -28,7 +40,7 @@ impl Cipher for Soft {
         clear: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN] {
-        let nonce = Nonce::from(*nonce);
+        let nonce = Nonce::<A>::from(*nonce);
         self.0.encrypt_inout_detached(&nonce, clear, text.into()).unwrap().into()
     }
 
@@ -39,7 +51,7 @@ impl Cipher for Soft {
         text: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Forged> {
-        let (nonce, tag) = (Nonce::from(*nonce), Tag::from(*tag));
+        let (nonce, tag) = (Nonce::<A>::from(*nonce), Tag::<A>::from(*tag));
         self.0.decrypt_inout_detached(&nonce, clear, text.into(), &tag).map_err(|_| Forged)
     }
 
@@ -53,15 +65,14 @@ impl Cipher for Soft {
 }
 
 /// The library has no streams: each piece is the end of all pieces so far.
-#[derive(Debug)]
-struct InPieces {
-    cipher: Soft,
+struct InPieces<A> {
+    cipher: Soft<A>,
     nonce: [u8; NONCE_LEN],
     plain: Vec<u8>,
 }
 
-impl InPieces {
-    fn new(cipher: &Soft, nonce: &[u8; NONCE_LEN]) -> Self {
+impl<A: Algorithm> InPieces<A> {
+    fn new(cipher: &Soft<A>, nonce: &[u8; NONCE_LEN]) -> Self {
         Self { cipher: cipher.clone(), nonce: *nonce, plain: Vec::new() }
     }
 
@@ -77,7 +88,7 @@ impl InPieces {
     }
 }
 
-impl SealStream for InPieces {
+impl<A: Algorithm> SealStream for InPieces<A> {
     fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         let from = self.plain.len();
         self.plain.extend_from_slice(plain);
@@ -89,7 +100,7 @@ impl SealStream for InPieces {
     }
 }
 
-impl OpenStream for InPieces {
+impl<A: Algorithm> OpenStream for InPieces<A> {
     fn open(&mut self, text: &mut [u8]) {
         // What enciphers zeroes deciphers as well: the mode adds a stream of bytes.
         let from = self.plain.len();
@@ -104,8 +115,14 @@ impl OpenStream for InPieces {
     }
 }
 
-impl std::fmt::Debug for Soft {
+impl<A> std::fmt::Debug for Soft<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Soft(..)")
+    }
+}
+
+impl<A> std::fmt::Debug for InPieces<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InPieces(..)")
     }
 }
