@@ -38,6 +38,9 @@ pub struct SealingArgs {
     /// encrypted volumes
     #[arg(help_heading = HEADING, long, value_name = "PROTECTION")]
     protection: Option<Protection>,
+    /// Let data of HyperSCSI pass unprotected, if the server is `--insecure` too
+    #[arg(help_heading = HEADING, long, conflicts_with = "protection")]
+    insecure: bool,
     /// The key of the site, for HyperSCSI: a file made by `longhaul identity site-key`
     #[arg(help_heading = HEADING, long, value_name = "FILE")]
     site_key: Option<PathBuf>,
@@ -47,8 +50,8 @@ impl SealingArgs {
     /// What they say.
     #[must_use]
     pub fn seal(&self) -> Seal {
-        let Self { identity, pin, protection, site_key } = self.clone();
-        Seal { identity, pin, protection, site_key }
+        let Self { identity, pin, protection, insecure, site_key } = self.clone();
+        Seal { identity, pin, protection, insecure, site_key }
     }
 }
 
@@ -79,6 +82,8 @@ pub struct Seal {
     pub pin: Option<PublicKey>,
     /// What a session is given, if it was said: `encrypt` otherwise.
     pub protection: Option<Protection>,
+    /// Data of HyperSCSI may pass unprotected.
+    pub insecure: bool,
     /// The file with the key of the site; the usual one if `None`.
     pub site_key: Option<PathBuf>,
 }
@@ -86,6 +91,11 @@ pub struct Seal {
 impl Seal {
     /// The target to be met, if one is pinned, here or by `uri`. Reads the identity.
     pub fn pinned(&self, uri: Option<PublicKey>) -> Outcome<Option<Pinned>> {
+        if self.insecure {
+            return Err(Failure::usage(
+                "--insecure is of HyperSCSI: an iSCSI session without the key of its target is plain",
+            ));
+        }
         let target = match (uri, self.pin, &self.identity) {
             (Some(uri), Some(pin), _) if uri != pin => {
                 return Err(Failure::usage("--pin and the URI name different keys of the target"));

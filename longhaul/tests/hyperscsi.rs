@@ -25,11 +25,12 @@ use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::transports;
 use longhaul::uri::{Host, HyperScsiOptions, HyperScsiServer};
 use proto::hyperscsi::{
-    Config, DATA_MAX, Ended, Fill, SITE_KEY_LEN, SiteKey, TaskFunction, TaskResponse,
+    Config, DATA_MAX, Ended, Fill, Level, SITE_KEY_LEN, SiteKey, TaskFunction, TaskResponse,
 };
 use proto::identity::Identity;
 use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::{DeviceType, Sense, Status};
 use raw::{Raw, read, site_key, write};
@@ -74,6 +75,7 @@ impl Keys {
             identity: self.client.clone(),
             site_key: self.site.clone(),
             pin: Some(self.server.public()),
+            least: Level::Encrypt,
         }
     }
 }
@@ -109,6 +111,7 @@ fn offering(volume: Option<Arc<dyn Volume>>, keys: &Keys) -> Offering {
         policy: Policy::closed(vec![target.clone()], vec![client], Vec::new()),
         volumes: BTreeMap::from([(NAME.to_owned(), UnitName { target, lun: 0 })]),
         access: BTreeMap::new(),
+        least: Level::Integrity,
     }
 }
 
@@ -220,6 +223,46 @@ async fn cipher_is_the_one_that_the_client_asks_for() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         check::volume(2, Arc::clone(&disk) as Arc<dyn Volume>).await;
+    }
+}
+
+/// The server tells the lowest level of a volume, and the client that which it takes.
+#[tokio::test]
+async fn volume_has_the_higher_level_of_both_ends() {
+    use Level::{Encrypt, Integrity, None};
+    for (server, demanded, client, level) in [
+        (Integrity, Option::None, Encrypt, Encrypt),
+        (Integrity, Option::None, Integrity, Integrity),
+        (Integrity, Option::None, None, Integrity),
+        (Integrity, Some(Protection::Encrypt), Integrity, Encrypt),
+        (None, Option::None, None, None),
+        (None, Option::None, Encrypt, Encrypt),
+        (None, Some(Protection::Integrity), None, Integrity),
+    ] {
+        let keys = Keys::new();
+        let mut offering = Offering { least: server, ..offering(Some(memory()), &keys) };
+        if let Some(demanded) = demanded {
+            let target = IscsiName::new(TARGET).unwrap();
+            offering.policy = offering.policy.demanding(target, demanded);
+        }
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let running = serve_offering(any, offering.clone(), &keys, DATA_MAX).await;
+        let credentials = Credentials { least: client, ..keys.credentials() };
+        let volume = at(running.address);
+        let opened = store::connect(&volume, &credentials, ScsiOptions::default()).await;
+        let disk = Arc::new(opened.expect("a session"));
+        let status = running.node.status();
+        assert_eq!(status.sessions[0].protection.as_deref(), Some(level.name()));
+        check::volume(1, Arc::clone(&disk) as Arc<dyn Volume>).await;
+        // More is demanded now: what is below ends at once, and begins anew.
+        let target = IscsiName::new(TARGET).unwrap();
+        let policy = offering.policy.clone().demanding(target, Protection::Encrypt);
+        let (ended, gone) = running.node.replace(Offering { policy, ..offering });
+        assert_eq!(ended, usize::from(level != Encrypt));
+        gone.await;
+        disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
+        let status = running.node.status();
+        assert_eq!(status.sessions[0].protection.as_deref(), Some("encrypt"));
     }
 }
 

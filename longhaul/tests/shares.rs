@@ -14,6 +14,7 @@ use longhaul::store::iscsi::{self, ConnectOptions, IscsiTarget, Writers};
 use longhaul::store::scsi::Options;
 use longhaul::uri::{HyperScsiOptions, Uri};
 use longhaul::{sealing, site_key};
+use proto::hyperscsi::Level;
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
@@ -94,7 +95,8 @@ administrator = true
             Uri::HyperScsi(uri) => {
                 let identity = sealing::read(&identity).unwrap();
                 let site_key = site_key::read(&self.dir.path().join("site.key")).unwrap();
-                let credentials = Credentials { identity, site_key, pin: uri.pin };
+                let credentials =
+                    Credentials { identity, site_key, pin: uri.pin, least: Level::Encrypt };
                 let (server, name) = (uri.server.clone(), uri.volume.clone());
                 let volume = hyperscsi::Volume {
                     server,

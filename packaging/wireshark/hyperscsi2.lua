@@ -44,7 +44,6 @@ local field = {
     number = ProtoField.uint64("hyperscsi2.pn", "Packet number"),
     body = ProtoField.bytes("hyperscsi2.body", "Body"),
     tag = ProtoField.bytes("hyperscsi2.tag", "Authentication tag"),
-    checksum = ProtoField.uint32("hyperscsi2.crc", "CRC32C", base.HEX),
     padding = ProtoField.bytes("hyperscsi2.padding", "Padding of the link"),
 }
 local fields = {}
@@ -59,13 +58,8 @@ hs.experts = { malformed }
 -- What Wireshark itself makes of EtherType 0x889A: version 1.
 local stock = DissectorTable.get("ethertype"):get_dissector(ETHERTYPE)
 
--- The bytes of the trailer: an authentication tag, or the checksum of a connection without keys.
-local function trailer_length(level, cid)
-    if level == 0 and cid ~= 0 then
-        return 4
-    end
-    return 16
-end
+-- Bytes of an authentication tag.
+local TAG = 16
 
 local function show_header(tree, header)
     local first = header(0, 3)
@@ -119,12 +113,11 @@ local function dissect(buffer, info, root)
         tree:add_proto_expert_info(malformed)
         return buffer:len()
     end
-    local trailer = trailer_length(bit.rshift(header(0, 1):uint(), 6), header(8, 4):uint())
-    if length > trailer then
-        tree:add(field.body, buffer(HEADER, length - trailer))
+    if length > TAG then
+        tree:add(field.body, buffer(HEADER, length - TAG))
     end
-    if length >= trailer then
-        tree:add(trailer == 4 and field.checksum or field.tag, buffer(HEADER + length - trailer, trailer))
+    if length >= TAG then
+        tree:add(field.tag, buffer(HEADER + length - TAG, TAG))
     end
     -- Ethernet fills short frames up to 60 bytes.
     if buffer:len() > HEADER + length then

@@ -8,6 +8,8 @@ mod ciphers;
 mod compression;
 #[path = "hyperscsi/golden.rs"]
 mod golden;
+#[path = "hyperscsi/levels.rs"]
+mod levels;
 #[path = "hyperscsi/mtu.rs"]
 mod mtu;
 #[path = "hyperscsi/net.rs"]
@@ -457,7 +459,10 @@ fn storm(seed: u64) {
         changes: below(40),
         rate: 0,
     };
-    let mut net = Net::new(seed, weather);
+    let client = Config { least: Level::None, ..config(CLIENT, SITE) };
+    let mut net = Net::with(seed, weather, client, config(SERVER, SITE));
+    let plain = Device { handle: Handle(2), level: Level::None, ..devices()[0].clone() };
+    net.devices.push(plain);
     net.connect();
     let (mut model, mut increments) = (vec![0; 64 * BLOCK], 0);
     for _ in 0..3 {
@@ -468,7 +473,7 @@ fn storm(seed: u64) {
             let blocks = 1 + below(16.min(63 - at)) as usize;
             let data = pattern(below(u64::MAX), blocks * BLOCK);
             model[at as usize * BLOCK..][..data.len()].copy_from_slice(&data);
-            let device = if below(2) == 0 { DEVICE } else { READABLE };
+            let device = Handle(below(3) as u16);
             running.push((net.submit(write(device, at as u16, data)), false));
             if below(2) == 0 {
                 running.push((net.submit(increment()), true));

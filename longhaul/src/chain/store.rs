@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::rbd::{ImageSpec, Lock};
+use proto::hyperscsi::Level;
 use proto::identity::PublicKey;
+use proto::iscsi::sealed::Protection;
 use tokio::time::{Instant, sleep, timeout};
 use volume::layer::padded::Padded;
 use volume::store::memory::Memory;
@@ -302,7 +304,12 @@ pub(super) fn credentials(seal: &Seal, uri: Option<PublicKey>) -> Outcome<Creden
     let identity = seal.identity.clone().map_or_else(sealing::default_path, Ok)?;
     let site_key = seal.site_key.clone().map_or_else(site_key::default_path, Ok)?;
     let (identity, site_key) = (sealing::read(&identity)?, site_key::read(&site_key)?);
-    Ok(Credentials { identity, site_key, pin })
+    let least = match seal.protection {
+        _ if seal.insecure => Level::None,
+        Some(Protection::Integrity) => Level::Integrity,
+        Some(Protection::Encrypt) | None => Level::Encrypt,
+    };
+    Ok(Credentials { identity, site_key, pin, least })
 }
 
 /// The block size of a volume that has none of its own, if its size suits that.

@@ -27,6 +27,7 @@ const LOGIN: &[&str] = &[
     "--site-key",
     "--pin",
     "--protection",
+    "--insecure",
 ];
 
 /// Options of `mount` that open an encrypted volume.

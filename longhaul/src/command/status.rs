@@ -327,8 +327,8 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         if *connections > 1 {
             let _ = write!(text, " by {connections} connections");
         }
-        if let Some(cipher) = &session.cipher {
-            let _ = write!(text, " with {}", OneLine(cipher));
+        if let (Some(protection), Some(cipher)) = (&session.protection, &session.cipher) {
+            let _ = write!(text, " with {} by {}", OneLine(protection), OneLine(cipher));
         }
         if let Some(compression) = &session.compression {
             let _ = write!(text, " compressed by {}", OneLine(compression));

@@ -370,9 +370,15 @@ impl Client {
             Kind::Task | Kind::Abort(_) => {
                 message.first().map(|code| ClientEvent::TaskManaged(id, TaskResponse::of(*code)))
             }
-            Kind::Devices => read_devices(message).map(|devices| {
+            Kind::Devices => read_devices(message).and_then(|devices| {
+                let least = running.transport.options().least;
+                if devices.iter().any(|device| device.level < least) {
+                    let why = "a device at a lower level than is taken";
+                    running.transport.end(Ended::Violation(why));
+                    return None;
+                }
                 running.devices = Some(devices.clone());
-                ClientEvent::Connected { server: running.server, devices }
+                Some(ClientEvent::Connected { server: running.server, devices })
             }),
         };
         match event {

@@ -25,11 +25,40 @@ impl Handle {
 /// How the payload of a device's packets is protected (spec, 5.3). The order is that of strength.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
+    /// Readable, and changed by whoever is on the path; but nobody else can send packets.
+    None,
     /// Authenticated, readable.
     Integrity,
     /// Authenticated and encrypted.
     #[default]
     Encrypt,
+}
+
+impl Level {
+    /// As it stands in the option, in the device table and in packets.
+    pub(super) const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The level of a number.
+    pub(super) const fn of(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::None),
+            1 => Some(Self::Integrity),
+            2 => Some(Self::Encrypt),
+            _ => None,
+        }
+    }
+
+    /// What users call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Integrity => "integrity",
+            Self::Encrypt => "encrypt",
+        }
+    }
 }
 
 /// A device that a client may use.

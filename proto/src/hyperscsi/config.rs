@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 
 use super::address::Endpoint;
 use super::aead::{Aead, Ciphers};
+use super::command::Level;
 use super::compression::Codecs;
 use crate::cipher::NewCipher;
 use crate::identity::{Identity, PublicKey};
@@ -149,6 +150,8 @@ pub struct Config {
     pub paths: u8,
     /// How data of commands may be compressed on their way (spec, 7.6), the preferred way first; not at all if it is empty.
     pub codecs: Codecs,
+    /// The lowest level at which a client uses a device.
+    pub least: Level,
     /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
     pub place: Box<[u8]>,
 }
@@ -190,6 +193,7 @@ impl Config {
             port: 0,
             paths: 1,
             codecs: &[],
+            least: Level::default(),
             place: Box::default(),
         }
     }

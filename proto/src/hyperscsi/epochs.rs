@@ -117,7 +117,7 @@ impl Epochs {
         header: &Header,
         packet: &'a mut [u8],
     ) -> Option<&'a [u8]> {
-        if !matches!(header.sec, Sec::Integrity | Sec::Encrypt) {
+        if header.sec == Sec::Handshake {
             return None;
         }
         let at = self.receiving.iter().position(|one| (one.epoch & 3) as u8 == header.epoch)?;

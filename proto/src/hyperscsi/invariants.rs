@@ -63,6 +63,18 @@ fn endpoint(port: u16) -> Endpoint {
     Endpoint { link: LinkId(0), address: Address::Ip(SocketAddr::from(([127, 0, 0, 1], port))) }
 }
 
+/// A device of each level.
+fn devices() -> Vec<Device> {
+    let levels = [Level::None, Level::Integrity, Level::Encrypt];
+    let device = |(handle, level)| Device {
+        handle: Handle(handle),
+        name: "disk".into(),
+        level,
+        read_only: false,
+    };
+    (0..).zip(levels).map(device).collect()
+}
+
 /// A packet: whether it goes to the server, where that is, and its bytes.
 type Flying = (bool, Endpoint, Vec<u8>);
 
@@ -85,7 +97,8 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
     let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
     let config = |who| {
         let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), ciphers);
-        Config { credit: 65536, paths: 2, codecs: run_length::CODECS, ..config }
+        let (codecs, least) = (run_length::CODECS, Level::None);
+        Config { credit: 65536, paths: 2, codecs, least, ..config }
     };
     let mut now = Time::from_origin(Duration::from_secs(100));
     let remote = Remote { endpoint: endpoint(PORT), pin: None };
@@ -125,10 +138,7 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
         while let Some(event) = server.poll_event() {
             match event {
                 ServerEvent::Proven { connection, .. } => {
-                    let name = "disk".into();
-                    let level = Level::Encrypt;
-                    let device = Device { handle: Handle(0), name, level, read_only: false };
-                    server.accept(now, connection, vec![device]);
+                    server.accept(now, connection, devices());
                 }
                 ServerEvent::Command { connection, request, command } => {
                     executed += 1;
@@ -149,7 +159,7 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
         }
         if step & 1 != 0 {
             let command = Command {
-                device: Handle(0),
+                device: Handle(u16::from(step >> 1) % 3),
                 cdb: Bytes::from_static(&[0; 6]),
                 data_out: vec![step; usize::from(step) * 20].into(),
                 data_in_len: u32::from(step) * 16,

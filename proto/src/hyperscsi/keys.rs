@@ -7,13 +7,18 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
-use super::codec::{MAC_LEN, Sec, TOKEN_LEN};
+use super::codec::{FRAGMENT_LEN, HEADER_LEN, MAC_LEN, Sec, TOKEN_LEN};
+use super::command::Level;
 use super::config::SiteKey;
 use crate::cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, TAG_LEN};
 use crate::identity::Identity;
 
 const LABEL: &[u8] = b"longhaul hyperscsi 2";
 const HASH_LEN: usize = 32;
+
+/// Bytes of both headers of a fragment, and of a checksum.
+const HEADERS_LEN: usize = HEADER_LEN + FRAGMENT_LEN;
+const CHECKSUM_LEN: usize = 4;
 
 /// Packets that a sender may protect with the keys of one epoch (RFC 9001, 6.6; spec, 5.5).
 pub(super) const PACKETS_MAX: u64 = 1 << 23;
@@ -112,7 +117,9 @@ impl Root {
             let (key, iv) = self.key(from_server, level);
             PacketKey { cipher: new_cipher(&key), iv }
         };
-        DirectionKeys { integrity: key(1), encrypt: key(2) }
+        let [none, integrity, encrypt] =
+            [Level::None, Level::Integrity, Level::Encrypt].map(|level| key(level.number()));
+        DirectionKeys { none, integrity, encrypt }
     }
 
     /// The key and the iv of a direction and a level (spec, 5.1).
@@ -145,6 +152,7 @@ impl PacketKey {
 /// The keys of one direction in one epoch.
 #[derive(Debug)]
 pub(super) struct DirectionKeys {
+    none: PacketKey,
     integrity: PacketKey,
     encrypt: PacketKey,
 }
@@ -162,6 +170,12 @@ impl DirectionKeys {
         out.extend_from_slice(header);
         body.iter().for_each(|part| out.extend_from_slice(part));
         let (key, clear_len) = match sec {
+            Sec::None => {
+                let nonce = self.none.nonce(place.0, place.1);
+                let clear = covered(&out[start..]).expect("messages alone have this level");
+                let tag = self.none.cipher.seal_in_place(&nonce, &clear, &mut []);
+                return out.extend_from_slice(&tag);
+            }
             Sec::Integrity => (&self.integrity, out.len() - start),
             _ => (&self.encrypt, header.len()),
         };
@@ -182,6 +196,12 @@ impl DirectionKeys {
         let body_len = packet.len().checked_sub(header_len + TAG_LEN).ok_or(Forged)?;
         let (rest, tag) = packet.split_at_mut(header_len + body_len);
         let tag: [u8; TAG_LEN] = (&*tag).try_into().map_err(|_| Forged)?;
+        if sec == Sec::None {
+            let nonce = self.none.nonce(place.0, place.1);
+            let clear = covered(rest).ok_or(Forged)?;
+            self.none.cipher.open(&nonce, &clear, &mut [], &tag)?;
+            return Ok(&rest[header_len..]);
+        }
         if sec == Sec::Integrity {
             let nonce = self.integrity.nonce(place.0, place.1);
             self.integrity.cipher.open(&nonce, rest, &mut [], &tag)?;
@@ -192,6 +212,15 @@ impl DirectionKeys {
         self.encrypt.cipher.open(&nonce, header, body, &tag)?;
         Ok(body)
     }
+}
+
+/// What the tag of a packet of level none is made of (spec, 5.3): its headers, and the checksum of the rest.
+fn covered(packet: &[u8]) -> Option<[u8; HEADERS_LEN + CHECKSUM_LEN]> {
+    let (headers, data) = packet.split_first_chunk::<HEADERS_LEN>()?;
+    let mut clear = [0; HEADERS_LEN + CHECKSUM_LEN];
+    clear[..HEADERS_LEN].copy_from_slice(headers);
+    clear[HEADERS_LEN..].copy_from_slice(&crc_fast::crc32_iscsi(data).to_be_bytes());
+    Some(clear)
 }
 
 macro_rules! never_printed {
@@ -231,6 +260,18 @@ pub(super) mod tests {
             "51eb05d3eea0c25668b40226ad31af0ff7f2c004387226ce91ae8ff7910c1157"
         );
         for (from_server, level, key, iv) in [
+            (
+                false,
+                0,
+                "692dc24332567fe072dedf187534354e2bf0843e8039beb78566952f4f3831dd",
+                "668ab6ff8d50242b728be9a3",
+            ),
+            (
+                true,
+                0,
+                "8ba7a2d00feca3576c221604c4a918a281aeaf85878d03e5b3999e2757054a6c",
+                "4fe8f0d55a69831e74c7794b",
+            ),
             (
                 false,
                 1,
@@ -286,26 +327,27 @@ pub(super) mod tests {
         let root = Root::extract(core::array::from_fn(|at| at as u8), &[0x11; 32], &[0x22; 32]);
         let tags = [
             [
-                (Sec::Integrity, "a6a67ac66cd2f91bf5f2d2ff4e377424"),
-                (Sec::Encrypt, "704bc1daf2f5a3f5655db0e29be0c99f"),
+                (Sec::None, 0x10, "5aa432f3d74b316f3cab02c71d67e013"),
+                (Sec::Integrity, 0x50, "a6a67ac66cd2f91bf5f2d2ff4e377424"),
+                (Sec::Encrypt, 0x90, "704bc1daf2f5a3f5655db0e29be0c99f"),
             ],
             [
-                (Sec::Integrity, "d52849f30321416afe0c77d0c3b5413b"),
-                (Sec::Encrypt, "ea5a18cd8b19e2d4de414bc74fb476af"),
+                (Sec::None, 0x10, "f956a19b7e59faf19f47dd0c30dac2e2"),
+                (Sec::Integrity, 0x50, "d52849f30321416afe0c77d0c3b5413b"),
+                (Sec::Encrypt, 0x90, "ea5a18cd8b19e2d4de414bc74fb476af"),
             ],
         ];
         for ((_, new_cipher), tags) in CIPHERS.iter().zip(tags) {
             let keys = root.keys(false, *new_cipher);
-            for (sec, tag) in tags {
-                let mut header = [
-                    0x10, 0x2c, 3, 2, 0, 0x80, 0, 100, 1, 2, 3, 4, 0, 7, 0, 2, 0, 0, 0, 0, 0, 0, 0,
-                    9,
+            for (sec, first, tag) in tags {
+                let header = [
+                    first, 0x2c, 3, 2, 0, 0x80, 0, 100, 1, 2, 3, 4, 0, 7, 0, 2, 0, 0, 0, 0, 0, 0,
+                    0, 9,
                 ];
-                header[0] |= if sec == Sec::Encrypt { 0x80 } else { 0x40 };
                 let mut packet = Vec::new();
                 keys.seal(sec, (0, 9), (&header, &[&[0x5a; 84]]), &mut packet);
                 assert_eq!(hex(&packet[108..]), tag);
-                assert_eq!(keys.open(sec, (0, 9), 24, &mut packet), Ok(&[0x5a; 84][..]));
+                assert_eq!(keys.open(sec, (0, 9), HEADER_LEN, &mut packet), Ok(&[0x5a; 84][..]));
             }
         }
     }

@@ -18,7 +18,7 @@ use sessions::Sessions;
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::aead::Aead;
 use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood};
-use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
+use super::command::{Command, Device, Handle, Level, Reply, Request, TaskFunction, TaskResponse};
 use super::compression::Algorithm;
 use super::config::{Config, Fill, Random};
 use super::ended::Ended;
@@ -41,6 +41,8 @@ pub enum ServerEvent {
         client: PublicKey,
         /// Its initiator port.
         port: u64,
+        /// The lowest level that it takes: no device may be given to it at a lower one.
+        least: Level,
         /// Where it is.
         from: Endpoint,
     },
@@ -180,11 +182,11 @@ impl Server {
         let own = self.admission.options(&self.config, cid, proof.client_cid);
         let from = proof.from;
         let Some(session) = Session::new(now, proof, &own, &self.config) else { return };
-        let (client, port) = (session.client(), session.port());
+        let (client, port, least) = (session.client(), session.port(), session.least());
         self.make_room();
         self.sessions.insert(cid, session);
         let connection = ConnectionId(cid);
-        self.events.push_back(ServerEvent::Proven { connection, client, port, from });
+        self.events.push_back(ServerEvent::Proven { connection, client, port, least, from });
     }
 
     fn make_room(&mut self) {

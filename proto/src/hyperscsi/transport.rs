@@ -180,8 +180,8 @@ impl Transport {
             }
             return None;
         };
-        if header.sec == Sec::Integrity && !matches!(header.opcode, Opcode::Request | Opcode::Reply)
-        {
+        let is_command = matches!(header.opcode, Opcode::Request | Opcode::Reply);
+        if header.sec != Sec::Encrypt && !is_command {
             self.end(Ended::Violation("a packet that only commands may send unencrypted"));
             return None;
         }
@@ -611,9 +611,11 @@ pub(super) mod tests {
     fn packet_of_the_connection_that_is_not_encrypted_ends_it() {
         use Opcode::{Abort, AckQuery, AckReply, AdnReply, Disconnect, LocalRequest, Request};
         let all = [Abort, AckQuery, AckReply, AdnReply, Disconnect, LocalRequest, Request];
-        for opcode in all {
+        for (opcode, sec) in
+            all.into_iter().flat_map(|one| [(one, Sec::None), (one, Sec::Integrity)])
+        {
             let (mut client, mut server) = (transport(false), transport(true));
-            let header = Header { sec: Sec::Integrity, ..client.header(0, opcode) };
+            let header = Header { sec, ..client.header(0, opcode) };
             let mut outbox = OnePacket::default();
             client.seal((header, &[0; 16]), endpoint(), &mut outbox);
             let packet = outbox.0.unwrap();
@@ -622,7 +624,8 @@ pub(super) mod tests {
             let random = &mut Random(Box::new(|buffer| buffer.fill(1)));
             let opened = server.open(Time::ZERO, endpoint(), packet, random).is_some();
             let is_broken = matches!(server.ended(), Some(Ended::Violation(_)));
-            assert_eq!((opened, is_broken), (opcode == Request, opcode != Request), "{opcode:?}");
+            let is_command = opcode == Request;
+            assert_eq!((opened, is_broken), (is_command, !is_command), "{opcode:?} {sec:?}");
         }
     }
 }

@@ -81,12 +81,16 @@ pub struct Net {
     pub executed: u64,
     /// Whether somebody is accepted.
     pub accepts: bool,
+    /// What it may use then.
+    pub devices: Vec<Device>,
     pub connection: Option<ConnectionId>,
     pub held: Vec<(ConnectionId, Request)>,
     /// Why it is refused, and told so.
     pub refusal: Option<Ended>,
     /// Whether it is decided about clients.
     pub decides: bool,
+    /// What somebody on the path adds, once, to the data at the end of the next packet of a command to the client.
+    pub changes_data: Option<[u8; 5]>,
     /// Longer packets do not arrive.
     pub mtu: usize,
     /// Nothing arrives at the client.
@@ -117,7 +121,13 @@ pub const CHACHA_FIRST: Ciphers = &[CHACHA[0], AES[0]];
 pub fn config(who: u8, site: u8) -> Config {
     let site = SiteKey::from_bytes([site; SITE_KEY_LEN]);
     let config = Config::ip(identity(who), site, AES);
-    Config { timing: Timing::ETHERNET, packet_max: PACKET, packet_first: PACKET, ..config }
+    Config {
+        timing: Timing::ETHERNET,
+        packet_max: PACKET,
+        packet_first: PACKET,
+        least: Level::Integrity,
+        ..config
+    }
 }
 
 pub fn fill(seed: u64) -> Fill {
@@ -161,10 +171,12 @@ impl Net {
             counter: 0,
             executed: 0,
             accepts: true,
+            devices: devices(),
             connection: None,
             held: Vec::new(),
             refusal: None,
             decides: true,
+            changes_data: None,
             mtu: usize::MAX,
             deaf: false,
             answers_aborts_first: false,
@@ -214,9 +226,16 @@ impl Net {
         if self.random.below(1000) < weather.losses || bytes.len() > self.mtu {
             return;
         }
+        let mut bytes = bytes.to_vec();
+        if bytes[4] == 0x81
+            && let Some(change) = self.changes_data.take()
+        {
+            let at = bytes.len() - 16 - change.len();
+            bytes[at..].iter_mut().zip(change).for_each(|(byte, added)| *byte ^= added);
+        }
         let copies = 1 + u64::from(self.random.below(1000) < weather.repeats);
         for _ in 0..copies {
-            let mut bytes = bytes.to_vec();
+            let mut bytes = bytes.clone();
             if self.random.below(1000) < weather.changes {
                 let at = self.random.below(bytes.len() as u64) as usize;
                 bytes[at] ^= 1 << self.random.below(8);
@@ -251,7 +270,7 @@ impl Net {
                 } else if let Some(why) = self.refusal {
                     self.server.close(connection, why);
                 } else if self.accepts {
-                    self.server.accept(self.now, connection, devices());
+                    self.server.accept(self.now, connection, self.devices.clone());
                 } else {
                     self.server.refuse(self.now, connection);
                 }

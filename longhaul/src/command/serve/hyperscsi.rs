@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use host::link::{Ethernet, EthernetOptions, Link, Udp};
-use proto::hyperscsi::{self, ETHERTYPE, Fill, SiteKey};
+use proto::hyperscsi::{self, ETHERTYPE, Fill, Level, SiteKey};
 use proto::identity::{Identity, PublicKey};
 use proto::iscsi::login::policy::{Policy, UnitName};
+use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::Port;
 use tokio::net::lookup_host;
 use tokio::task::JoinError;
@@ -148,7 +149,19 @@ pub(super) fn offering(
 ) -> Offering {
     let volumes = config.volumes.iter().map(|volume| (volume.name.clone(), volume.unit()));
     let volumes: BTreeMap<String, UnitName> = volumes.collect();
-    Offering { devices, policy, volumes, access: config.ports() }
+    Offering { devices, policy, volumes, access: config.ports(), least: least(config) }
+}
+
+/// The lowest level of volumes of which nothing else is demanded: that of the strictest place, since a connection may have paths
+/// by all of them. Without protection are only those of a server that says it twice.
+fn least(config: &Config) -> Level {
+    let places = config.listen.iter().filter(|it| matches!(it.at, ListenAt::HyperScsi(_)));
+    match places.filter_map(|listen| config.demanded(listen.protection)).max() {
+        Some(Protection::Encrypt) => Level::Encrypt,
+        Some(Protection::Integrity) => Level::Integrity,
+        None if config.insecure => Level::None,
+        None => Level::Integrity,
+    }
 }
 
 /// What serves HyperSCSI: nothing, if there are no links.

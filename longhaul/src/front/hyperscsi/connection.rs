@@ -94,10 +94,11 @@ pub(super) enum Refusal {
     Full,
 }
 
-/// Makes the sessions of an initiator port of a client that has proven its key, once those that they replace have ended.
+/// Makes the sessions of an initiator port of a client that has proven its key, once those that they replace have ended. Its units
+/// have the level that is demanded of it here, or the lowest one that it takes.
 pub(super) async fn admit(
     node: &Node,
-    (client, port): (PublicKey, u64),
+    (client, port, least): (PublicKey, u64, Level),
     peer: String,
 ) -> Result<Admitted, Refusal> {
     if node.pauses(client) {
@@ -107,7 +108,8 @@ pub(super) async fn admit(
     let state = Arc::<ConnectionState>::default();
     for (target, volumes) in node.volumes(client) {
         let identity = identity(client, port, &target);
-        let info = || SessionInfo { peer: peer.clone(), connection: Arc::clone(&state) };
+        let level = node.least(client, &target).max(least);
+        let info = || SessionInfo { peer: peer.clone(), level, connection: Arc::clone(&state) };
         let handle = loop {
             match node.sessions().add(&identity, node.quota(), info) {
                 Ok(handle) => break handle,
@@ -125,7 +127,7 @@ pub(super) async fn admit(
             let handle = Handle(places.len() as u16);
             let read_only = !device.writable().any(|writable| writable == unit);
             places.push(Some((sessions.len(), unit)));
-            devices.push(Device { handle, name: name.into(), level: Level::Encrypt, read_only });
+            devices.push(Device { handle, name: name.into(), level, read_only });
         }
         let tasks = Tasks::new(&node.pools, handle.entry.turns());
         let handles = first..places.len() as u16;

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use host::link;
 use proto::client::ClientId;
 use proto::hyperscsi::transport_id::initiator_port;
-use proto::hyperscsi::{Aead, Algorithm, ConnectionId, PathStats, Server as Machine};
+use proto::hyperscsi::{Aead, Algorithm, ConnectionId, Level, PathStats, Server as Machine};
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{Policy, UnitName};
+use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::rights::Rights;
 
@@ -36,6 +37,8 @@ pub struct Offering {
     pub volumes: BTreeMap<String, UnitName>,
     /// How units are accessed by the ports that are named.
     pub access: BTreeMap<u16, AccessState>,
+    /// The lowest level of volumes of which nothing else is demanded.
+    pub least: Level,
 }
 
 /// What is known of a session beside its identity.
@@ -43,6 +46,8 @@ pub struct Offering {
 pub(super) struct SessionInfo {
     /// Where its client is.
     pub(super) peer: String,
+    /// The level of its units.
+    pub(super) level: Level,
     /// How its connection is.
     pub(super) connection: Arc<ConnectionState>,
 }
@@ -99,6 +104,19 @@ pub(super) type Entry = SessionEntry<SessionInfo>;
 pub(super) struct Admittance {
     policy: Policy,
     volumes: BTreeMap<String, UnitName>,
+    least: Level,
+}
+
+impl Admittance {
+    /// The lowest level at which a client may use the units of a target.
+    fn least(&self, client: PublicKey, target: &str) -> Level {
+        let demanded = match self.policy.demanded_of_key(client, target) {
+            Some(Protection::Encrypt) => Level::Encrypt,
+            Some(Protection::Integrity) => Level::Integrity,
+            None => Level::None,
+        };
+        demanded.max(self.least)
+    }
 }
 
 impl Authorization for Admittance {
@@ -117,8 +135,10 @@ impl Authorization for Admittance {
         }
     }
 
-    fn keeps(&self, _before: &Self, _session: &Entry) -> bool {
-        true
+    fn keeps(&self, _before: &Self, session: &Entry) -> bool {
+        let Identity { client, target, .. } = &session.identity;
+        let (ClientId::Key(key), Some(target)) = (client, target) else { return false };
+        session.transport.level >= self.least(*key, target)
     }
 }
 
@@ -135,8 +155,8 @@ impl Node {
     /// is served.
     #[must_use]
     pub fn new(offering: Offering, ports: Vec<Port>, held: u64, other: &iscsi::Node) -> Self {
-        let Offering { devices, policy, volumes, access: _ } = offering;
-        let target = node::Node::new(devices, Admittance { policy, volumes });
+        let Offering { devices, policy, volumes, access: _, least } = offering;
+        let target = node::Node::new(devices, Admittance { policy, volumes, least });
         let mut target = target.beside(other.sessions());
         target.set_ports(ports);
         Self { target, pools: Pools::new(held, held), links: Mutex::default() }
@@ -152,8 +172,8 @@ impl Node {
     /// Puts `offering` in place of what was served. Sessions that it still permits are not disturbed; the others are
     /// ended. Returns how many these are, and a future that ends when none of their commands runs any more.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
-        let Offering { devices, policy, volumes, access } = offering;
-        self.target.replace(devices, &access.into(), Admittance { policy, volumes })
+        let Offering { devices, policy, volumes, access, least } = offering;
+        self.target.replace(devices, &access.into(), Admittance { policy, volumes, least })
     }
 
     /// How it is now.
@@ -166,6 +186,7 @@ impl Node {
             let Noted { paths, compression, cipher } = entry.transport.connection.noted();
             session.paths = paths;
             session.compression = compression.map(|agreed| Compression::name_of(agreed).to_owned());
+            session.protection = Some(entry.transport.level.name().to_owned());
             session.cipher = cipher.map(|agreed| Ciphers::name_of(agreed).to_owned());
         }
         status.links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -182,7 +203,7 @@ impl Node {
     /// The volumes that a client may use, by target.
     pub(super) fn volumes(&self, client: PublicKey) -> BTreeMap<String, Vec<(String, u16)>> {
         let serving = self.target.serving();
-        let Admittance { policy, volumes } = &serving.authorization;
+        let Admittance { policy, volumes, .. } = &serving.authorization;
         let mut found = BTreeMap::<_, Vec<_>>::new();
         for (name, UnitName { target, lun }) in volumes {
             let rights = policy.rights_of_key(client, target.as_str());
@@ -191,6 +212,11 @@ impl Node {
             }
         }
         found
+    }
+
+    /// The lowest level at which a client may use the units of a target.
+    pub(super) fn least(&self, client: PublicKey, target: &str) -> Level {
+        self.target.serving().authorization.least(client, target)
     }
 
     /// Whether a client may do nothing for now.

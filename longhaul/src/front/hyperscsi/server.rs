@@ -15,7 +15,7 @@ use futures_util::future::{AbortHandle, Abortable, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use host::link;
 use proto::hyperscsi::{
-    Config, ConnectionId, Ended, Endpoint, Fill, Outbox, Server as Machine, ServerEvent,
+    Config, ConnectionId, Ended, Endpoint, Fill, Level, Outbox, Server as Machine, ServerEvent,
 };
 use proto::identity::PublicKey;
 use proto::time::Time;
@@ -196,8 +196,8 @@ impl Server {
     fn handle(&mut self, cx: &mut Context<'_>, event: ServerEvent) {
         let now = self.wire.now();
         match event {
-            ServerEvent::Proven { connection, client, port, from } => {
-                self.proven(connection, (client, port), from);
+            ServerEvent::Proven { connection, client, port, least, from } => {
+                self.proven(connection, (client, port, least), from);
             }
             ServerEvent::Command { connection: id, request, command } => {
                 let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -220,7 +220,12 @@ impl Server {
         }
     }
 
-    fn proven(&mut self, id: ConnectionId, (client, port): (PublicKey, u64), from: Endpoint) {
+    fn proven(
+        &mut self,
+        id: ConnectionId,
+        (client, port, least): (PublicKey, u64, Level),
+        from: Endpoint,
+    ) {
         // Only the last one of a port can be meant.
         let older = self.undecided.iter().filter(|(_, it)| (it.client, it.port) == (client, port));
         for older in older.map(|(older, _)| *older).collect::<Vec<_>>() {
@@ -235,7 +240,7 @@ impl Server {
         let (node, peer) = (Arc::clone(&self.node), shown(from));
         let shown = peer.clone();
         let admission: Admission = Box::pin(async move {
-            let admitted = admit(&node, (client, port), shown).await;
+            let admitted = admit(&node, (client, port, least), shown).await;
             (id, admitted)
         });
         let (admission, abort) = abortable(admission);

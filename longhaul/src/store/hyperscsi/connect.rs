@@ -56,7 +56,7 @@ pub(super) async fn log_in(
     // Data travel with the command.
     let data_max = data_max.into();
     let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };
-    let (session, receiver) = Session::new(&shared, (limits, cipher));
+    let (session, receiver) = Session::new(&shared, limits, (device.level, cipher));
     // If the connection is lost already the session finds out.
     let _ = choose.send(Choice { device: device.handle, receiver, stalls });
     Ok(session)
@@ -157,7 +157,7 @@ async fn connect_to(
     let socket = |why| SessionError::Socket(server.clone(), why);
     let (links, places) = open_usable(places)?;
     let wire = Wire::new(links).map_err(socket)?;
-    let Credentials { identity, site_key, pin } = credentials.clone();
+    let Credentials { identity, site_key, pin, least } = credentials.clone();
     let ciphers = options.ciphers.of_machine();
     let config = match server {
         Server::Ip(_) => Config::ip(identity, site_key, ciphers),
@@ -166,7 +166,7 @@ async fn connect_to(
             Config::ethernet(identity, site_key, ciphers, mtu)
         }
     };
-    let config = Config { port, codecs: options.compression.0, ..with_limits(config) };
+    let config = Config { port, codecs: options.compression.0, least, ..with_limits(config) };
     let endpoints = (0..).zip(places);
     let mut endpoints =
         endpoints.map(|(link, place)| Endpoint { link: LinkId(link), address: place.address });

@@ -17,7 +17,7 @@ mod transport;
 
 use std::time::Duration;
 
-use proto::hyperscsi::SiteKey;
+use proto::hyperscsi::{Level, SiteKey};
 use proto::identity::{Identity, PublicKey};
 
 pub use connect::volumes;
@@ -51,6 +51,8 @@ pub struct Credentials {
     pub site_key: SiteKey,
     /// The key of the server; that of any server of the site if `None`.
     pub pin: Option<PublicKey>,
+    /// The lowest level at which we use a volume.
+    pub least: Level,
 }
 
 /// How long a server may take to answer at all, and to prove who it is.

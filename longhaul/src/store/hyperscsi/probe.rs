@@ -25,8 +25,9 @@ impl Described for Session {
 
     fn transport(&self) -> TransportInfo {
         let mut values = Map::new();
-        let mut secure = vec!["encrypt".to_owned()];
-        values.insert("secure".to_owned(), Value::from("encrypt"));
+        let level = self.level().name();
+        let mut secure = vec![level.to_owned()];
+        values.insert("secure".to_owned(), Value::from(level));
         if let Some(cipher) = self.cipher() {
             values.insert("cipher".to_owned(), Value::from(cipher));
             secure.push(cipher.to_owned());

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::hyperscsi::{Aead, SubmitError};
+use proto::hyperscsi::{Aead, Level, SubmitError};
 use proto::scsi::command::Command;
 use proto::scsi::transport::Transports;
 use proto::scsi::{Residual, Status};
@@ -53,6 +53,7 @@ pub struct Session {
     requests: mpsc::Sender<Request>,
     shared: Arc<Shared>,
     limits: TransferLimits,
+    level: Level,
     cipher: Option<Aead>,
 }
 
@@ -75,6 +76,11 @@ impl Session {
         self.shared.silence.lasted()
     }
 
+    /// How the packets of its volume are protected.
+    pub(super) const fn level(&self) -> Level {
+        self.level
+    }
+
     /// The cipher of its packets.
     pub(super) fn cipher(&self) -> Option<&'static str> {
         self.cipher.map(Ciphers::name_of)
@@ -83,10 +89,11 @@ impl Session {
     /// A handle, and where its requests come out.
     pub(super) fn new(
         shared: &Arc<Shared>,
-        (limits, cipher): (TransferLimits, Option<Aead>),
+        limits: TransferLimits,
+        (level, cipher): (Level, Option<Aead>),
     ) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
-        (Self { requests, shared: Arc::clone(shared), limits, cipher }, receiver)
+        (Self { requests, shared: Arc::clone(shared), limits, level, cipher }, receiver)
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Lost> {

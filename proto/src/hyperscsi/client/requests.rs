@@ -131,10 +131,7 @@ impl Requests {
         let (device, priority) = (command.device, command.priority);
         let (head, data) = write_request(command, &mut self.compression);
         let mut message = Outgoing::new(Opcode::Request, 0, head, data);
-        message.sec = match level {
-            Level::Integrity => Sec::Integrity,
-            Level::Encrypt => Sec::Encrypt,
-        };
+        message.sec = Sec::of(level);
         (message.device, message.priority) = (device, priority);
         // Behind all of the same priority.
         let at = self.waiting.iter().rposition(|one| one.message.priority >= priority);

@@ -1,6 +1,6 @@
 //! The header of every packet (spec, 2).
 
-use crate::hyperscsi::command::Handle;
+use crate::hyperscsi::command::{Handle, Level};
 use crate::reader::Reader;
 
 /// Bytes of the header.
@@ -14,10 +14,21 @@ const FRAG_MASK: u32 = 0x3ff;
 /// How a packet is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::hyperscsi) enum Sec {
-    Plain,
+    None,
     Integrity,
     Encrypt,
     Handshake,
+}
+
+impl Sec {
+    /// That of a device's packets (spec, 5.3).
+    pub(in crate::hyperscsi) const fn of(level: Level) -> Self {
+        match level {
+            Level::None => Self::None,
+            Level::Integrity => Self::Integrity,
+            Level::Encrypt => Self::Encrypt,
+        }
+    }
 }
 
 macro_rules! opcodes {
@@ -115,7 +126,7 @@ impl Header {
         let flags = reader.u8().ok()?;
         let header = Self {
             sec: match first >> 22 {
-                0 => Sec::Plain,
+                0 => Sec::None,
                 1 => Sec::Integrity,
                 2 => Sec::Encrypt,
                 _ => Sec::Handshake,
@@ -141,7 +152,7 @@ impl Header {
     /// Its bytes.
     pub(in crate::hyperscsi) fn emit(&self) -> [u8; HEADER_LEN] {
         let sec = match self.sec {
-            Sec::Plain => 0,
+            Sec::None => 0,
             Sec::Integrity => 1,
             Sec::Encrypt => 2,
             Sec::Handshake => 3,

@@ -4,12 +4,14 @@ use core::time::Duration;
 
 use super::setup::TOKEN_LEN;
 use crate::hyperscsi::aead::{Aead, UNANNOUNCED, choose};
+use crate::hyperscsi::command::Level;
 use crate::hyperscsi::compression;
 use crate::hyperscsi::config::{Config, PACKET_MIN, PATHS_MAX};
 use crate::reader::Reader;
 
 const MUST_UNDERSTAND: u16 = 0x8000;
 const ANNOUNCE: u8 = 1;
+const LEVEL: u16 = 1;
 const DATA_MAX: u16 = 6;
 const SLOTS: u16 = 7;
 const CREDIT: u16 = 8;
@@ -42,6 +44,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) compression: u16,
     /// The ciphers of packets, the preferred one first; of two ends the one that they choose.
     pub(in crate::hyperscsi) ciphers: Vec<Aead>,
+    /// The lowest level that the client takes; encrypt if it is not announced.
+    pub(in crate::hyperscsi) least: Level,
 }
 
 impl Options {
@@ -59,6 +63,7 @@ impl Options {
             paths: config.paths.clamp(1, PATHS_MAX),
             compression: compression::bits(config.codecs),
             ciphers: config.ciphers.iter().map(|(aead, _)| *aead).collect(),
+            least: config.least,
         }
     }
 
@@ -77,6 +82,7 @@ impl Options {
             paths: self.paths.min(peer.paths),
             compression: self.compression & peer.compression,
             ciphers: choose(&server.ciphers, &client.ciphers).into_iter().collect(),
+            least: client.least,
         }
     }
 
@@ -110,6 +116,9 @@ impl Options {
         if self.compression != 0 {
             put(COMPRESSION, &self.compression.to_be_bytes());
         }
+        if self.least != Level::default() {
+            put(LEVEL, &[self.least.number()]);
+        }
         if self.ciphers != UNANNOUNCED {
             let numbers: Vec<_> = self.ciphers.iter().map(|aead| aead.number()).collect();
             put(CIPHERS, &numbers);
@@ -124,6 +133,7 @@ impl Options {
         let (mut keep_alive, mut ack_delay) = (None, None);
         let (mut credit, mut token, mut port) = (None, None, None);
         let (mut paths, mut compression, mut ciphers) = (1, 0, UNANNOUNCED.to_vec());
+        let mut least = Level::default();
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -140,6 +150,7 @@ impl Options {
                 PORT => port = Some(value.u64().ok()?),
                 PATHS => paths = value.u8().ok()?,
                 COMPRESSION => compression = value.u16().ok()?,
+                LEVEL => least = Level::of(value.u8().ok()?)?,
                 CIPHERS => {
                     let numbers = value.take(len).ok()?;
                     ciphers = numbers.iter().filter_map(|number| Aead::of(*number)).collect();
@@ -163,6 +174,7 @@ impl Options {
             paths: Some(paths).filter(|paths| *paths > 0)?,
             compression,
             ciphers,
+            least,
         })
     }
 }
@@ -184,6 +196,7 @@ mod tests {
             paths: 4,
             compression: 2,
             ciphers: vec![Aead::ChaCha20Poly1305, Aead::Aes256Gcm],
+            least: Level::Integrity,
         }
     }
 

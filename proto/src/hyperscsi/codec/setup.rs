@@ -78,10 +78,7 @@ pub(in crate::hyperscsi) fn devices_reply(devices: &[Device]) -> Bytes {
         out.extend_from_slice(&DEVICE.to_be_bytes());
         out.extend_from_slice(&(4 + device.name.len() as u16).to_be_bytes());
         out.extend_from_slice(&device.handle.0.to_be_bytes());
-        out.push(match device.level {
-            Level::Integrity => 1,
-            Level::Encrypt => 2,
-        });
+        out.push(device.level.number());
         out.push(if device.read_only { READ_ONLY } else { 0 });
         out.extend_from_slice(device.name.as_bytes());
     }
@@ -104,11 +101,7 @@ pub(in crate::hyperscsi) fn read_devices(bytes: &[u8]) -> Option<Vec<Device>> {
             continue;
         }
         let handle = Handle(value.u16().ok()?);
-        let level = match value.u8().ok()? {
-            1 => Level::Integrity,
-            2 => Level::Encrypt,
-            _ => return None,
-        };
+        let level = Level::of(value.u8().ok()?)?;
         let read_only = value.u8().ok()? & READ_ONLY != 0;
         let name = core::str::from_utf8(value.rest()).ok()?.into();
         devices.push(Device { handle, name, level, read_only });

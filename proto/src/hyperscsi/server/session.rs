@@ -127,6 +127,11 @@ impl Session {
         self.compression.algorithm()
     }
 
+    /// The lowest level that the client takes.
+    pub(super) const fn least(&self) -> Level {
+        self.transport.options().least
+    }
+
     pub(super) fn cipher(&self) -> Option<Aead> {
         self.transport.options().ciphers.first().copied()
     }
@@ -222,10 +227,7 @@ impl Session {
                 None
             }
             _ => {
-                let sec = found.map(|device| match device.level {
-                    Level::Integrity => Sec::Integrity,
-                    Level::Encrypt => Sec::Encrypt,
-                });
+                let sec = found.map(|device| Sec::of(device.level));
                 if sec.is_some_and(|sec| sec != header.sec) {
                     self.end(Ended::Violation("a command at another level than its device's"));
                     return None;

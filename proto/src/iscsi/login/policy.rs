@@ -224,6 +224,15 @@ impl Policy {
         clients.map(|client| client.rights(target)).reduce(Rights::and)?.any()
     }
 
+    /// How sessions of somebody with this key with a target must be protected, at least, of a transport whose clients are known by
+    /// their keys alone.
+    #[must_use]
+    pub fn demanded_of_key(&self, key: PublicKey, target: &str) -> Option<Protection> {
+        let mut targets = self.demands.iter().filter(|(known, _)| known.as_str() == target);
+        let clients = self.clients.iter().filter(|client| client.key == Some(key));
+        targets.next().map(|(_, least)| *least).max(clients.filter_map(|it| it.protection).max())
+    }
+
     /// Whether all clients with this key are paused, of a transport whose clients are known by their keys alone.
     #[must_use]
     pub fn pauses_key(&self, key: PublicKey) -> bool {
