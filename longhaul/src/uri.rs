@@ -119,6 +119,8 @@ pub enum UriError {
     Paths(String),
     #[error("compression: {0}")]
     Compression(&'static str),
+    #[error("checksum: write `none` or `crc32c`")]
+    Checksum,
     #[error("cipher: {0}")]
     Cipher(&'static str),
     #[error(
@@ -588,7 +590,7 @@ mod tests {
             "hyperscsi://server:5674/backup",
             "hyperscsi://server:5674/backup?compression=zstd",
             "hyperscsi://server:5674/backup?compression=lz4&path=10.0.0.2:5674",
-            "hyperscsi://server:5674/backup?cipher=chacha20-poly1305",
+            "hyperscsi://server:5674/backup?cipher=chacha20-poly1305&checksum=crc32c",
             "hyperscsi://[fe80::1]:5675/backup",
             "hseth://eth0/backup",
             "hseth://eth0/02:00:5e:10:00:01/backup",
@@ -657,6 +659,7 @@ mod tests {
             ("hyperscsi://me@host/b", "credentials do not belong"),
             ("hyperscsi://host/b?paths=far", "not of the form"),
             ("hyperscsi://host/b?compression=gzip", "`zstd`"),
+            ("hyperscsi://host/b?checksum=md5", "`crc32c`"),
             ("hyperscsi://host/b?cipher=aes", "`aes-256-gcm`"),
             ("hyperscsi://host/b?compression=lz4&compression=lz4", "not of the form"),
             ("hyperscsi://host/b?path=far:port", "HOST:PORT"),

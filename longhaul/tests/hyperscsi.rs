@@ -209,6 +209,22 @@ async fn volume_whose_data_are_compressed_keeps_every_promise() {
 }
 
 #[tokio::test]
+async fn volume_whose_data_have_checksums_keeps_every_promise() {
+    let keys = Keys::new();
+    let running = serve(memory(), &keys).await;
+    let options =
+        HyperScsiOptions { checksum: true, compression: compression("lz4"), ..<_>::default() };
+    let volume = Named { options, ..at(running.address) };
+    let opened = store::connect(&volume, &keys.credentials(), ScsiOptions::default()).await;
+    let disk = Arc::new(opened.expect("a session"));
+    // It is noted ten times a second.
+    while running.node.status().sessions[0].checksum.as_deref() != Some("crc32c") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    check::volume(2, Arc::clone(&disk) as Arc<dyn Volume>).await;
+}
+
+#[tokio::test]
 async fn cipher_is_the_one_that_the_client_asks_for() {
     for name in ["aes-256-gcm", "chacha20-poly1305"] {
         let keys = Keys::new();

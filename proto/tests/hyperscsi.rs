@@ -2,6 +2,8 @@
 
 #[path = "hyperscsi/bottleneck.rs"]
 mod bottleneck;
+#[path = "hyperscsi/checksum.rs"]
+mod checksum;
 #[path = "hyperscsi/ciphers.rs"]
 mod ciphers;
 #[path = "hyperscsi/compression.rs"]

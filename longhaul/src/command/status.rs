@@ -333,6 +333,9 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         if let Some(compression) = &session.compression {
             let _ = write!(text, " compressed by {}", OneLine(compression));
         }
+        if let Some(checksum) = &session.checksum {
+            let _ = write!(text, " checked by {}", OneLine(checksum));
+        }
         let _ = write!(text, ": ");
         let _ =
             write!(text, "{commands} commands, {bytes} bytes, in flight {}", activity.in_flight);

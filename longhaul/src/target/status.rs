@@ -136,6 +136,9 @@ pub struct SessionStatus {
     /// How its data are compressed, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
+    /// The checksum of its data from end to end, if they have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
     /// How what it moves is protected, where that is chosen for each volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<String>,
@@ -264,6 +267,7 @@ fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
         activity: entry.meter.activity().summed_up(),
         paths: Vec::new(),
         compression: None,
+        checksum: None,
         protection: None,
         cipher: None,
     }

@@ -31,6 +31,8 @@ pub struct HyperScsiOptions {
     pub compression: Compression,
     /// The cipher of packets: `cipher=chacha20-poly1305`.
     pub ciphers: Ciphers,
+    /// Data have checksums from end to end: `checksum=crc32c`.
+    pub checksum: bool,
 }
 
 /// The paths of a connection beside its first one.
@@ -77,6 +79,13 @@ pub(super) fn read(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri,
             "path" => paths.push(server.path(value).ok_or_else(malformed)??),
             "compression" => {
                 options.compression = value.parse().map_err(UriError::Compression)?;
+            }
+            "checksum" => {
+                options.checksum = match value {
+                    "none" => false,
+                    "crc32c" => true,
+                    _ => return Err(UriError::Checksum),
+                }
             }
             "cipher" => options.ciphers = value.parse().map_err(UriError::Cipher)?,
             _ => return Err(malformed()),
@@ -142,12 +151,15 @@ impl fmt::Display for HyperScsiUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, volume, pin, paths, options } = self;
         let mut query: Vec<_> = pin.iter().map(|key| format!("pin={key}")).collect();
-        let HyperScsiOptions { compression, ciphers } = options;
+        let HyperScsiOptions { compression, ciphers, checksum } = options;
         if !compression.is_none() {
             query.push(format!("compression={compression}"));
         }
         if *ciphers != Ciphers::default() {
             query.push(format!("cipher={ciphers}"));
+        }
+        if *checksum {
+            query.push("checksum=crc32c".to_owned());
         }
         query.extend(paths.iter().map(|path| format!("path={}", path.place())));
         let query = query.join("&");

@@ -299,12 +299,13 @@ impl Client {
         body.extend_from_slice(&noise.write(&own.emit()));
         let header = Header::new(Opcode::AdnReply, Sec::Handshake, false);
         let proof = Header { cid: server_cid, ..header }.with_body(&body).into();
-        let (slots, compression) = (options.slots, options.compression);
+        let (slots, compression, has_checksum) =
+            (options.slots, options.compression, options.checksum);
         let peer = (server_cid, self.endpoint);
         let transport = Transport::new(now, false, peer, noise.finish(), (&self.config, options));
         let transport = transport.ok_or(Ended::NoCipher)?;
         let compression = Compression::agreed(self.config.codecs, compression);
-        let mut requests = Requests::new(slots, self.config.credit, compression);
+        let mut requests = Requests::new(slots, self.config.credit, (compression, has_checksum));
         requests.manage(Kind::Devices, devices_request());
         Ok(Running {
             transport,

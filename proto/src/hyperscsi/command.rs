@@ -124,6 +124,12 @@ impl Reply {
     pub const fn status(status: Status) -> Self {
         Self { status, sense: Bytes::new(), residual: 0, data_in: Bytes::new() }
     }
+
+    /// The reply to a command whose data came with another checksum: PROTOCOL SERVICE CRC ERROR (spec, 7.7).
+    pub(super) fn wrong_checksum() -> Self {
+        const SENSE: [u8; 18] = [0x70, 0, 0xb, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x47, 5, 0, 0, 0, 0];
+        Self { sense: Bytes::from_static(&SENSE), ..Self::status(Status::CheckCondition) }
+    }
 }
 
 /// A command, management message or task management function that a client has submitted.

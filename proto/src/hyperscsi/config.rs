@@ -150,6 +150,8 @@ pub struct Config {
     pub paths: u8,
     /// How data of commands may be compressed on their way (spec, 7.6), the preferred way first; not at all if it is empty.
     pub codecs: Codecs,
+    /// Data of commands have checksums from end to end (spec, 7.7), if the peer has them too.
+    pub checksum: bool,
     /// The lowest level at which a client uses a device.
     pub least: Level,
     /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
@@ -193,6 +195,7 @@ impl Config {
             port: 0,
             paths: 1,
             codecs: &[],
+            checksum: false,
             least: Level::default(),
             place: Box::default(),
         }

@@ -42,11 +42,16 @@ pub fn packet(bytes: &[u8]) {
     let _ = super::codec::read_devices(bytes);
     let compression = Compression::agreed(run_length::CODECS, 1);
     let message = Bytes::copy_from_slice(bytes);
-    if let Some(command) = read_request(message.clone(), (Handle(0), 0), DATA_MAX, &compression) {
-        assert!(command.data_out.len() <= DATA_MAX as usize);
-    }
-    if let Some(reply) = read_reply(message, DATA_MAX, &compression) {
-        assert!(reply.data_in.len() <= DATA_MAX as usize);
+    for has_checksum in [false, true] {
+        let (message, place) = (message.clone(), (Handle(0), 0));
+        let command = read_request(message.clone(), place, DATA_MAX, &compression, has_checksum);
+        if let Some(Ok(command)) = command {
+            assert!(command.data_out.len() <= DATA_MAX as usize);
+        }
+        let reply = read_reply(message, DATA_MAX, &compression, has_checksum);
+        if let Some(Ok(reply)) = reply {
+            assert!(reply.data_in.len() <= DATA_MAX as usize);
+        }
     }
 }
 
@@ -98,7 +103,7 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
     let config = |who| {
         let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), ciphers);
         let (codecs, least) = (run_length::CODECS, Level::None);
-        Config { credit: 65536, paths: 2, codecs, least, ..config }
+        Config { credit: 65536, paths: 2, codecs, checksum: true, least, ..config }
     };
     let mut now = Time::from_origin(Duration::from_secs(100));
     let remote = Remote { endpoint: endpoint(PORT), pin: None };

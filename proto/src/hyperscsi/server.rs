@@ -318,6 +318,12 @@ impl Server {
         self.sessions.get(connection.0).and_then(Session::compression)
     }
 
+    /// Whether data from and for a client have checksums from end to end.
+    #[must_use]
+    pub fn has_checksum(&self, connection: ConnectionId) -> bool {
+        self.sessions.get(connection.0).is_some_and(Session::has_checksum)
+    }
+
     /// The cipher of packets to and from a client, while there is a connection.
     #[must_use]
     pub fn cipher(&self, connection: ConnectionId) -> Option<Aead> {

@@ -387,6 +387,7 @@ mod tests {
             activity: Activity::default(),
             paths: vec![path],
             compression: None,
+            checksum: None,
             protection: None,
             cipher: None,
         }

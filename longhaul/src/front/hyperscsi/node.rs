@@ -61,6 +61,7 @@ struct Noted {
     paths: Vec<PathStatus>,
     compression: Option<Algorithm>,
     cipher: Option<Aead>,
+    has_checksum: bool,
 }
 
 impl ConnectionState {
@@ -69,6 +70,7 @@ impl ConnectionState {
         noted.paths.clear();
         noted.paths.extend(machine.paths(id).iter().map(path_status));
         (noted.compression, noted.cipher) = (machine.compression(id), machine.cipher(id));
+        noted.has_checksum = machine.has_checksum(id);
     }
 
     fn noted(&self) -> Noted {
@@ -183,9 +185,11 @@ impl Node {
         for session in &mut status.sessions {
             let entry = self.target.sessions.find(session.number);
             let Some(entry) = entry else { continue };
-            let Noted { paths, compression, cipher } = entry.transport.connection.noted();
+            let Noted { paths, compression, cipher, has_checksum } =
+                entry.transport.connection.noted();
             session.paths = paths;
             session.compression = compression.map(|agreed| Compression::name_of(agreed).to_owned());
+            session.checksum = has_checksum.then(|| "crc32c".to_owned());
             session.protection = Some(entry.transport.level.name().to_owned());
             session.cipher = cipher.map(|agreed| Ciphers::name_of(agreed).to_owned());
         }

@@ -83,7 +83,8 @@ impl Server {
         let wire = Wire::new(links)?;
         // Another server of this identity resets nothing of this one.
         let place = names(&wire).into_bytes().into();
-        let config = Config { place, ..config };
+        // A client that wants checksums gets them.
+        let config = Config { place, checksum: true, ..config };
         let machine = Machine::new(wire.now(), config, random);
         Ok(Self {
             node,

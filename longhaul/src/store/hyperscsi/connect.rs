@@ -40,10 +40,13 @@ pub(super) async fn log_in(
     let terms = Terms { port, within, options: volume.options };
     let connected = connect(places, credentials, terms).await?;
     let Connected { shared, ready } = connected;
-    let Ready { devices, data_max, compression, cipher, choose } = ready;
+    let Ready { devices, data_max, compression, cipher, has_checksum, choose } = ready;
     if compression.is_none() && !volume.options.compression.is_none() {
         let (server, asked) = (&volume.server, volume.options.compression);
         tracing::warn!(%server, %asked, "the server does not compress so: data go as they are");
+    }
+    if volume.options.checksum && !has_checksum {
+        tracing::warn!(server = %volume.server, "the server makes no checksums: data go without");
     }
     let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
         let there: Vec<_> = devices.iter().map(|device| &*device.name).collect();
@@ -166,7 +169,13 @@ async fn connect_to(
             Config::ethernet(identity, site_key, ciphers, mtu)
         }
     };
-    let config = Config { port, codecs: options.compression.0, least, ..with_limits(config) };
+    let config = Config {
+        port,
+        codecs: options.compression.0,
+        checksum: options.checksum,
+        least,
+        ..with_limits(config)
+    };
     let endpoints = (0..).zip(places);
     let mut endpoints =
         endpoints.map(|(link, place)| Endpoint { link: LinkId(link), address: place.address });

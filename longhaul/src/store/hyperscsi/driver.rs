@@ -49,6 +49,8 @@ pub(super) struct Ready {
     pub(super) compression: Option<Algorithm>,
     /// The cipher of packets.
     pub(super) cipher: Option<Aead>,
+    /// Data have checksums.
+    pub(super) has_checksum: bool,
     /// Whom to tell which of the devices is wanted.
     pub(super) choose: oneshot::Sender<Choice>,
 }
@@ -220,7 +222,10 @@ impl Driver {
                 if let Some(ready) = self.ready.take() {
                     let data_max = self.machine.data_max();
                     let (compression, cipher) = (self.machine.compression(), self.machine.cipher());
-                    let _ = ready.send(Ready { devices, data_max, compression, cipher, choose });
+                    let has_checksum = self.machine.has_checksum();
+                    let terms =
+                        Ready { devices, data_max, compression, cipher, has_checksum, choose };
+                    let _ = ready.send(terms);
                 }
             }
             ClientEvent::Completed(id, reply) => self.completed(id, reply),

@@ -28,6 +28,15 @@ impl Client {
         }
     }
 
+    /// Whether data have checksums from end to end, once there is a connection.
+    #[must_use]
+    pub fn has_checksum(&self) -> bool {
+        match &self.state {
+            State::Running(running) => running.transport.options().checksum,
+            State::Searching | State::Starting(_) | State::Ended => false,
+        }
+    }
+
     /// The cipher of packets, once there is a connection.
     #[must_use]
     pub fn cipher(&self) -> Option<Aead> {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::super::codec::{
-    Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, precedes, read_reply,
-    write_request,
+    CHECKSUM_LEN, Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, WrongChecksum,
+    precedes, read_reply, write_request,
 };
 use super::super::command::{
     Command, Handle, Level, Reply, Request, RequestId, SENSE_MAX, TaskFunction,
@@ -83,6 +83,8 @@ pub(super) struct Requests {
     /// Answers of aborts that have overtaken the command.
     held: Vec<Answer>,
     compression: Compression,
+    /// Data have checksums.
+    has_checksum: bool,
 }
 
 /// A reply, whole.
@@ -96,10 +98,14 @@ pub(super) struct Answer {
 }
 
 /// Bytes of a command's reply that are no data.
-const REPLY_HEAD_MAX: u32 = (REPLY_LEN + SENSE_MAX) as u32;
+const REPLY_HEAD_MAX: u32 = (REPLY_LEN + SENSE_MAX + CHECKSUM_LEN) as u32;
 
 impl Requests {
-    pub(super) fn new(slots: u16, expected_max: u64, compression: Compression) -> Self {
+    pub(super) fn new(
+        slots: u16,
+        expected_max: u64,
+        (compression, has_checksum): (Compression, bool),
+    ) -> Self {
         Self {
             next_id: 0,
             waiting: VecDeque::new(),
@@ -111,6 +117,7 @@ impl Requests {
             expected_max,
             held: Vec::new(),
             compression,
+            has_checksum,
         }
     }
 
@@ -129,7 +136,7 @@ impl Requests {
         let id = self.fresh_id();
         let reply_max = REPLY_HEAD_MAX + command.data_in_len;
         let (device, priority) = (command.device, command.priority);
-        let (head, data) = write_request(command, &mut self.compression);
+        let (head, data) = write_request(command, &mut self.compression, self.has_checksum);
         let mut message = Outgoing::new(Opcode::Request, 0, head, data);
         message.sec = Sec::of(level);
         (message.device, message.priority) = (device, priority);
@@ -293,7 +300,9 @@ impl Requests {
 
     /// The reply to a command in its answer.
     pub(super) fn read_reply(&self, answer: &Answer) -> Option<Reply> {
-        read_reply(answer.message.clone(), answer.data_max, &self.compression)
+        let message = answer.message.clone();
+        let reply = read_reply(message, answer.data_max, &self.compression, self.has_checksum)?;
+        Some(reply.unwrap_or_else(|WrongChecksum| Reply::wrong_checksum()))
     }
 
     /// Whether this request has no answer yet.
@@ -345,7 +354,8 @@ mod tests {
     }
 
     fn reply(requests: &mut Requests, seq: u32) -> Result<Option<RequestId>, Option<Ended>> {
-        let (head, _) = write_reply(Reply::status(Status::Good), &mut Compression::default());
+        let (head, _) =
+            write_reply(Reply::status(Status::Good), &mut Compression::default(), false);
         let fragment = Fragment { seq, offset: 0, message_len: head.len() as u32 };
         let mut body = fragment.emit().to_vec();
         body.extend_from_slice(&head);
@@ -357,7 +367,7 @@ mod tests {
     /// Spec, 7.2: sequence numbers begin anew behind the last one.
     #[test]
     fn request_behind_the_last_sequence_number_is_answered() {
-        let mut requests = Requests::new(1, 1 << 20, Compression::default());
+        let mut requests = Requests::new(1, 1 << 20, (Compression::default(), false));
         requests.commands[0].seq = u32::MAX - 1;
         for seq in [u32::MAX - 1, u32::MAX, 0, 1] {
             let id = requests.command(command(), Level::Encrypt);

@@ -18,6 +18,26 @@ pub(in crate::hyperscsi) const REQUEST_LEN: usize = 16;
 /// Bytes of a reply before the sense data.
 pub(in crate::hyperscsi) const REPLY_LEN: usize = 12;
 
+/// Bytes of the checksum of data, where one was agreed on.
+pub(in crate::hyperscsi) const CHECKSUM_LEN: usize = 4;
+
+/// The checksum of data, as it stands before them (spec, 7.7).
+fn checksum(data: &[u8]) -> [u8; CHECKSUM_LEN] {
+    crc_fast::crc32_iscsi(data).to_be_bytes()
+}
+
+/// Data that are not those of their checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hyperscsi) struct WrongChecksum;
+
+/// Takes a checksum from the front of a message, if there is one.
+fn take_checksum(message: &mut Bytes, has_checksum: bool) -> Option<Option<Bytes>> {
+    if !has_checksum {
+        return Some(None);
+    }
+    (message.len() >= CHECKSUM_LEN).then(|| Some(message.split_to(CHECKSUM_LEN)))
+}
+
 /// The longest message of management.
 pub(in crate::hyperscsi) const MANAGE_MAX: u32 = 65536;
 
@@ -67,8 +87,10 @@ const COMPRESSION_SHIFT: u8 = 4;
 pub(in crate::hyperscsi) fn write_request(
     command: Command,
     compression: &mut Compression,
+    has_checksum: bool,
 ) -> (Bytes, Bytes) {
     let data_out_len = command.data_out.len() as u32;
+    let checksum = has_checksum.then(|| checksum(&command.data_out));
     let (algorithm, data) = compression.compress(command.data_out);
     let attribute = match command.attribute {
         TaskAttribute::Simple => 0,
@@ -83,6 +105,7 @@ pub(in crate::hyperscsi) fn write_request(
     bytes.extend_from_slice(&data_out_len.to_be_bytes());
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&command.cdb);
+    bytes.extend(checksum.into_iter().flatten());
     (bytes.into(), data)
 }
 
@@ -92,7 +115,8 @@ pub(in crate::hyperscsi) fn read_request(
     (device, priority): (Handle, u8),
     data_max: u32,
     compression: &Compression,
-) -> Option<Command> {
+    has_checksum: bool,
+) -> Option<Result<Command, WrongChecksum>> {
     let mut reader = Reader::new(&message);
     if reader.u8().ok()? != BLOCK_VERSION {
         return None;
@@ -115,16 +139,22 @@ pub(in crate::hyperscsi) fn read_request(
     }
     message.advance(REQUEST_LEN);
     let cdb = message.split_to(cdb_len);
+    let expected = take_checksum(&mut message, has_checksum)?;
     let data_out = compression.restore(form >> COMPRESSION_SHIFT, message, data_out_len)?;
-    Some(Command { device, cdb, data_out, data_in_len, attribute, priority })
+    if expected.is_some_and(|expected| expected != checksum(&data_out)[..]) {
+        return Some(Err(WrongChecksum));
+    }
+    Some(Ok(Command { device, cdb, data_out, data_in_len, attribute, priority }))
 }
 
 /// The message of a reply: its header, in which sense data beyond the limit are cut, and its data as they are sent.
 pub(in crate::hyperscsi) fn write_reply(
     reply: Reply,
     compression: &mut Compression,
+    has_checksum: bool,
 ) -> (Bytes, Bytes) {
     let data_in_len = reply.data_in.len() as u32;
+    let checksum = has_checksum.then(|| checksum(&reply.data_in));
     let (algorithm, data) = compression.compress(reply.data_in);
     let sense = reply.sense.get(..SENSE_MAX).unwrap_or(&reply.sense);
     let mut bytes = Vec::with_capacity(REPLY_LEN + sense.len());
@@ -133,6 +163,7 @@ pub(in crate::hyperscsi) fn write_reply(
     bytes.extend_from_slice(&reply.residual.to_be_bytes());
     bytes.extend_from_slice(&data_in_len.to_be_bytes());
     bytes.extend_from_slice(sense);
+    bytes.extend(checksum.into_iter().flatten());
     (bytes.into(), data)
 }
 
@@ -141,7 +172,8 @@ pub(in crate::hyperscsi) fn read_reply(
     mut message: Bytes,
     data_max: u32,
     compression: &Compression,
-) -> Option<Reply> {
+    has_checksum: bool,
+) -> Option<Result<Reply, WrongChecksum>> {
     let mut reader = Reader::new(&message);
     let status = Status::from_byte(reader.u8().ok()?)?;
     let algorithm = reader.u8().ok()?;
@@ -154,8 +186,12 @@ pub(in crate::hyperscsi) fn read_reply(
     }
     message.advance(REPLY_LEN);
     let sense = message.split_to(sense_len);
+    let expected = take_checksum(&mut message, has_checksum)?;
     let data_in = compression.restore(algorithm, message, data_in_len)?;
-    Some(Reply { status, sense, residual, data_in })
+    if expected.is_some_and(|expected| expected != checksum(&data_in)[..]) {
+        return Some(Err(WrongChecksum));
+    }
+    Some(Ok(Reply { status, sense, residual, data_in }))
 }
 
 /// The request of a task management function.
@@ -213,10 +249,11 @@ mod tests {
             attribute: TaskAttribute::Ordered,
             priority: 9,
         };
-        let read = |message, data_max| read_request(message, (Handle(3), 9), data_max, &none());
-        let (header, data) = write_request(command.clone(), &mut none());
+        let read =
+            |message, data_max| read_request(message, (Handle(3), 9), data_max, &none(), false);
+        let (header, data) = write_request(command.clone(), &mut none(), false);
         let message = Bytes::from([header, data].concat());
-        assert_eq!(read(message.clone(), 4), Some(command));
+        assert_eq!(read(message.clone(), 4), Some(Ok(command)));
         assert_eq!(read(message.clone(), 3), None);
         assert_eq!(read(message.slice(..message.len() - 1), 4), None);
     }
@@ -238,20 +275,20 @@ mod tests {
             attribute: TaskAttribute::Simple,
             priority: 0,
         };
-        let (header, sent) = write_request(command.clone(), &mut agreed);
+        let (header, sent) = write_request(command.clone(), &mut agreed, true);
         assert!(sent.len() < 100);
         let message = Bytes::from([header, sent].concat());
         let read = |data_max, agreed: &Compression| {
-            read_request(message.clone(), (Handle(3), 0), data_max, agreed)
+            read_request(message.clone(), (Handle(3), 0), data_max, agreed, true)
         };
-        assert_eq!(read(5000, &agreed), Some(command));
+        assert_eq!(read(5000, &agreed), Some(Ok(command)));
         assert_eq!(read(4999, &agreed), None);
         assert_eq!(read(5000, &none()), None, "it was not agreed on");
         let reply = Reply { data_in: data, ..Reply::status(Status::Good) };
-        let (header, sent) = write_reply(reply.clone(), &mut agreed);
+        let (header, sent) = write_reply(reply.clone(), &mut agreed, true);
         let message = Bytes::from([header, sent].concat());
-        assert_eq!(read_reply(message.clone(), 5000, &agreed), Some(reply));
-        assert_eq!(read_reply(message, 4999, &agreed), None);
+        assert_eq!(read_reply(message.clone(), 5000, &agreed, true), Some(Ok(reply)));
+        assert_eq!(read_reply(message, 4999, &agreed, true), None);
     }
 
     #[test]
@@ -262,9 +299,9 @@ mod tests {
             residual: -4,
             data_in: Bytes::from_static(b"abc"),
         };
-        let (header, data) = write_reply(reply.clone(), &mut none());
+        let (header, data) = write_reply(reply.clone(), &mut none(), false);
         let message = Bytes::from([header, data].concat());
-        assert_eq!(read_reply(message, 3, &none()), Some(reply));
+        assert_eq!(read_reply(message, 3, &none(), false), Some(Ok(reply)));
     }
 
     #[test]

@@ -8,8 +8,8 @@ mod setup;
 
 pub(super) use ack::{AckFrame, RANGES_MAX};
 pub(super) use block::{
-    FRAGMENT_LEN, Fragment, MANAGE_MAX, REPLY_LEN, REQUEST_LEN, TaskRequest, precedes, read_reply,
-    read_request, write_reply, write_request,
+    CHECKSUM_LEN, FRAGMENT_LEN, Fragment, MANAGE_MAX, REPLY_LEN, REQUEST_LEN, TaskRequest,
+    WrongChecksum, precedes, read_reply, read_request, write_reply, write_request,
 };
 pub(super) use header::{HEADER_LEN, Header, Opcode, Sec};
 pub(super) use options::Options;

@@ -10,6 +10,7 @@ use crate::hyperscsi::config::{Config, PACKET_MIN, PATHS_MAX};
 use crate::reader::Reader;
 
 const MUST_UNDERSTAND: u16 = 0x8000;
+const CRC32C: u8 = 1;
 const ANNOUNCE: u8 = 1;
 const LEVEL: u16 = 1;
 const DATA_MAX: u16 = 6;
@@ -20,6 +21,7 @@ const CIPHERS: u16 = 10;
 const PACKET_MAX: u16 = 12;
 const KEEP_ALIVE: u16 = 13;
 const PATHS: u16 = 16;
+const CHECKSUM: u16 = 17;
 const TOKEN: u16 = 19;
 const ACK_DELAY: u16 = 20;
 const PORT: u16 = 21;
@@ -46,6 +48,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) ciphers: Vec<Aead>,
     /// The lowest level that the client takes; encrypt if it is not announced.
     pub(in crate::hyperscsi) least: Level,
+    /// Data have checksums.
+    pub(in crate::hyperscsi) checksum: bool,
 }
 
 impl Options {
@@ -64,6 +68,7 @@ impl Options {
             compression: compression::bits(config.codecs),
             ciphers: config.ciphers.iter().map(|(aead, _)| *aead).collect(),
             least: config.least,
+            checksum: config.checksum,
         }
     }
 
@@ -83,6 +88,7 @@ impl Options {
             compression: self.compression & peer.compression,
             ciphers: choose(&server.ciphers, &client.ciphers).into_iter().collect(),
             least: client.least,
+            checksum: self.checksum && peer.checksum,
         }
     }
 
@@ -119,6 +125,9 @@ impl Options {
         if self.least != Level::default() {
             put(LEVEL, &[self.least.number()]);
         }
+        if self.checksum {
+            put(CHECKSUM, &[CRC32C]);
+        }
         if self.ciphers != UNANNOUNCED {
             let numbers: Vec<_> = self.ciphers.iter().map(|aead| aead.number()).collect();
             put(CIPHERS, &numbers);
@@ -133,7 +142,7 @@ impl Options {
         let (mut keep_alive, mut ack_delay) = (None, None);
         let (mut credit, mut token, mut port) = (None, None, None);
         let (mut paths, mut compression, mut ciphers) = (1, 0, UNANNOUNCED.to_vec());
-        let mut least = Level::default();
+        let (mut least, mut checksum) = (Level::default(), false);
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -151,6 +160,7 @@ impl Options {
                 PATHS => paths = value.u8().ok()?,
                 COMPRESSION => compression = value.u16().ok()?,
                 LEVEL => least = Level::of(value.u8().ok()?)?,
+                CHECKSUM => checksum = value.u8().ok()? & CRC32C != 0,
                 CIPHERS => {
                     let numbers = value.take(len).ok()?;
                     ciphers = numbers.iter().filter_map(|number| Aead::of(*number)).collect();
@@ -175,6 +185,7 @@ impl Options {
             compression,
             ciphers,
             least,
+            checksum,
         })
     }
 }
@@ -197,6 +208,7 @@ mod tests {
             compression: 2,
             ciphers: vec![Aead::ChaCha20Poly1305, Aead::Aes256Gcm],
             least: Level::Integrity,
+            checksum: true,
         }
     }
 

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::super::address::{Endpoint, Outbox, Transmit};
 use super::super::aead::Aead;
 use super::super::codec::{
-    Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
-    write_reply,
+    Header, Opcode, Options, Sec, TaskRequest, WrongChecksum, devices_reply, devices_request,
+    read_request, write_reply,
 };
 use super::super::command::{
     Command, Device, Handle, Level, Reply, Request, TaskFunction, TaskResponse,
@@ -132,6 +132,10 @@ impl Session {
         self.transport.options().least
     }
 
+    pub(super) const fn has_checksum(&self) -> bool {
+        self.transport.options().checksum
+    }
+
     pub(super) fn cipher(&self) -> Option<Aead> {
         self.transport.options().ciphers.first().copied()
     }
@@ -234,10 +238,19 @@ impl Session {
                 }
                 let is_known = found.is_some();
                 let (data_max, place) = (self.transport.options().data_max, (device, priority));
-                let command = read_request(message, place, data_max, &self.compression);
-                let Some(command) = command else {
-                    self.end(Ended::Violation("a malformed command"));
-                    return None;
+                let has_checksum = self.transport.options().checksum;
+                let command =
+                    read_request(message, place, data_max, &self.compression, has_checksum);
+                let command = match command {
+                    Some(Ok(command)) => command,
+                    Some(Err(WrongChecksum)) => {
+                        self.complete(now, request, Reply::wrong_checksum());
+                        return None;
+                    }
+                    None => {
+                        self.end(Ended::Violation("a malformed command"));
+                        return None;
+                    }
                 };
                 if command.data_in_len > data_max {
                     self.end(Ended::Violation("a command that reads more than was agreed on"));
@@ -285,7 +298,8 @@ impl Session {
     /// Answers a command, if it is being executed.
     pub(super) fn complete(&mut self, now: Time, request: Request, reply: Reply) {
         if self.slots.executing(request) == Some(Opcode::Request) {
-            let message = write_reply(reply, &mut self.compression);
+            let message =
+                write_reply(reply, &mut self.compression, self.transport.options().checksum);
             self.slots.reply(now, &mut self.transport, request, message);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::super::codec::{
-    Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec, devices_request, precedes,
+    CHECKSUM_LEN, Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec, devices_request, precedes,
 };
 use super::super::command::{CDB_MAX, Handle, Request};
 use super::super::ended::Ended;
@@ -66,7 +66,7 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) const fn new(commands: u16, data_max: u32, credit: u64) -> Self {
-        let message_max = data_max.saturating_add((REQUEST_LEN + CDB_MAX) as u32);
+        let message_max = data_max.saturating_add((REQUEST_LEN + CDB_MAX + CHECKSUM_LEN) as u32);
         let slots = BTreeMap::new();
         let (paused, is_open) = (false, false);
         Self { slots, commands, message_max, credit, begun: 0, released: 0, paused, is_open }
