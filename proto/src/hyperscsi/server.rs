@@ -7,7 +7,7 @@ mod slots;
 
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -105,6 +105,8 @@ pub struct Server {
     sessions: Sessions,
     transmits: VecDeque<Transmit>,
     events: VecDeque<ServerEvent>,
+    /// The connections of which packets have come.
+    touched: BTreeSet<u32>,
 }
 
 impl Server {
@@ -120,6 +122,7 @@ impl Server {
             sessions: Sessions::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
+            touched: BTreeSet::new(),
         }
     }
 
@@ -142,6 +145,7 @@ impl Server {
         let (random, connection) = (&mut self.random, ConnectionId(header.cid));
         let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, random);
         let Some(arrived) = self.sessions.change(header.cid, handle) else { return };
+        self.touched.insert(header.cid);
         self.events.extend(arrived.map(|arrived| arrived.event(connection)));
         self.settle(header.cid);
     }
@@ -253,6 +257,11 @@ impl Server {
     /// The next event, until there is none.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         self.events.pop_front()
+    }
+
+    /// The connections of which packets have come since this was last asked: what is [`unsent`](Self::unsent) may be less.
+    pub fn take_touched(&mut self) -> impl Iterator<Item = ConnectionId> + use<> {
+        core::mem::take(&mut self.touched).into_iter().map(ConnectionId)
     }
 
     /// Lets a proven client use these devices.

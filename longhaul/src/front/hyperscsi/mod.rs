@@ -5,6 +5,7 @@ mod connection;
 mod node;
 mod server;
 mod tasks;
+mod wakers;
 
 pub use node::{Node, Offering};
 pub use server::Server;

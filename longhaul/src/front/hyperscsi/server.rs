@@ -3,12 +3,12 @@
 //! One task polls all of it by hand, as everything it waits for may be ready at once, and owns all state of all
 //! connections: there is no lock and no hop between tasks on the way of a command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable, abortable};
@@ -25,6 +25,7 @@ use tracing::{info, warn};
 
 use super::connection::{Admitted, Connection, EndOfConnection, Managing, Refusal, admit};
 use super::node::Node;
+use super::wakers::Woken;
 use crate::net::busy_poll::BusyPoll;
 use crate::net::hyperscsi_link::{Wire, shown};
 use crate::stop::Stop;
@@ -42,6 +43,12 @@ const NOTED_EVERY: Duration = Duration::from_millis(100);
 /// A client that waits for its sessions: for those that it replaces to end.
 type Admission = Pin<Box<dyn Future<Output = (ConnectionId, Result<Admitted, Refusal>)> + Send>>;
 
+/// A connection, and the waker that it is polled with.
+struct Polled {
+    connection: Connection,
+    waker: Waker,
+}
+
 /// A client about which nothing was decided yet.
 struct Undecided {
     client: PublicKey,
@@ -55,7 +62,14 @@ pub struct Server {
     node: Arc<Node>,
     wire: Wire,
     machine: Machine,
-    connections: BTreeMap<ConnectionId, Connection>,
+    connections: BTreeMap<ConnectionId, Polled>,
+    /// Those that have something to do.
+    woken: Arc<Woken>,
+    /// Those of which commands run.
+    busy: BTreeSet<ConnectionId>,
+    /// How often connections were polled.
+    #[cfg(test)]
+    polls: u64,
     admissions: FuturesUnordered<Abortable<Admission>>,
     /// Whose admissions these are.
     undecided: BTreeMap<ConnectionId, Undecided>,
@@ -91,6 +105,10 @@ impl Server {
             wire,
             machine,
             connections: BTreeMap::new(),
+            woken: Arc::default(),
+            busy: BTreeSet::new(),
+            #[cfg(test)]
+            polls: 0,
             admissions: FuturesUnordered::new(),
             undecided: BTreeMap::new(),
             managing: FuturesUnordered::new(),
@@ -125,7 +143,7 @@ impl Server {
     }
 
     fn close_all(&mut self) {
-        for (id, connection) in std::mem::take(&mut self.connections) {
+        for (id, Polled { connection, .. }) in std::mem::take(&mut self.connections) {
             self.machine.close(id, Ended::Closed);
             connection.end(&mut self.ending);
         }
@@ -145,11 +163,10 @@ impl Server {
     /// Nothing is left to do. The answers of units take their time; a client may be back at once, so the links are polled a few
     /// times. Whether something has arrived.
     fn busy_poll(&mut self, cx: &mut Context<'_>) -> bool {
-        let Self { wire, machine, busy_poll, connections, .. } = self;
+        let Self { wire, machine, busy_poll, busy, .. } = self;
         let clock = wire.clock();
         let mut each = |now, from, packet: &mut [u8]| machine.handle_packet(now, from, packet);
-        connections.values().all(Connection::is_idle)
-            && busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each))
+        busy.is_empty() && busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each))
     }
 
     /// Whether anything was done.
@@ -167,7 +184,7 @@ impl Server {
             any |= !self.wire.is_blocked();
         }
         while let Some(event) = self.machine.poll_event() {
-            self.handle(cx, event);
+            self.handle(event);
             any = true;
         }
         // Commands that were aborted are answered before those who have aborted them.
@@ -189,26 +206,31 @@ impl Server {
         for (link, losses) in self.wire.losses() {
             self.node.note_losses(link.to_string(), losses);
         }
-        for (id, connection) in &self.connections {
+        for (id, Polled { connection, .. }) in &self.connections {
             connection.note(&self.machine, *id);
         }
     }
 
-    fn handle(&mut self, cx: &mut Context<'_>, event: ServerEvent) {
+    fn handle(&mut self, event: ServerEvent) {
         let now = self.wire.now();
         match event {
             ServerEvent::Proven { connection, client, port, least, from } => {
                 self.proven(connection, (client, port, least), from);
             }
             ServerEvent::Command { connection: id, request, command } => {
-                let Some(connection) = self.connections.get_mut(&id) else { return };
-                let unsent = |handles| self.machine.unsent(id, handles);
-                if let Err(why) = connection.begin(cx, now, (request, command), unsent) {
-                    self.end(id, &why);
+                let Some(Polled { connection, waker }) = self.connections.get_mut(&id) else {
+                    return;
+                };
+                let (cx, unsent) =
+                    (&mut Context::from_waker(waker), |handles| self.machine.unsent(id, handles));
+                match connection.begin(cx, now, (request, command), unsent) {
+                    Ok(()) => self.woken.insert(id),
+                    Err(why) => self.end(id, &why),
                 }
             }
             ServerEvent::TaskManagement { connection: id, request, device, function } => {
-                let Some(connection) = self.connections.get_mut(&id) else { return };
+                let Some(Polled { connection, .. }) = self.connections.get_mut(&id) else { return };
+                self.woken.insert(id);
                 let sessions = self.node.sessions().clone();
                 let managing = connection.manage(sessions, (id, request), device, function);
                 self.managing.push(managing);
@@ -251,7 +273,8 @@ impl Server {
 
     /// The connections of a client by other ports than this, which one by this replaces.
     fn others_of(&self, client: PublicKey, port: u64) -> usize {
-        let connections = self.connections.values().map(|it| (it.client(), it.port()));
+        let connections = self.connections.values().map(|it| &it.connection);
+        let connections = connections.map(|it| (it.client(), it.port()));
         let undecided = self.undecided.values().map(|it| (it.client, it.port));
         let is_other = |it: &(PublicKey, u64)| it.0 == client && it.1 != port;
         connections.chain(undecided).filter(is_other).count()
@@ -274,8 +297,13 @@ impl Server {
             match admitted {
                 Ok(Admitted { connection, devices }) => {
                     info!(peer, %client, "connected");
+                    if devices.iter().any(|device| device.level == Level::None) {
+                        warn!(peer, %client, "not protected: whoever is on the path reads and changes data");
+                    }
                     self.machine.accept(now, id, devices);
-                    self.connections.insert(id, connection);
+                    let waker = self.woken.waker(id);
+                    self.connections.insert(id, Polled { connection, waker });
+                    self.woken.insert(id);
                 }
                 Err(Refusal::Full) => {
                     warn!(peer, %client, "refused: the client has as many sessions as it may have");
@@ -300,23 +328,38 @@ impl Server {
         any
     }
 
-    /// Does what other sessions ask for, and answers commands; whether there was any of that.
-    fn poll_connections(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Does what other sessions ask for, and answers commands, of the connections that were woken or of which packets have come,
+    /// since those may have taken answers; whether there was any of that.
+    fn poll_connections(&mut self, cx: &Context<'_>) -> bool {
         let now = self.wire.now();
         let (mut any, mut over) = (false, Vec::new());
-        for (id, connection) in &mut self.connections {
+        let mut ids = self.woken.take(cx);
+        ids.extend(self.machine.take_touched());
+        for id in ids {
+            let Some(Polled { connection, waker }) = self.connections.get_mut(&id) else {
+                continue;
+            };
+            #[cfg(test)]
+            {
+                self.polls += 1;
+            }
+            let cx = &mut Context::from_waker(waker);
             if let Err(why) = connection.poll_messages(cx) {
-                over.push((*id, why));
+                over.push((id, why));
                 continue;
             }
             loop {
-                let unsent = |handles| self.machine.unsent(*id, handles);
+                let unsent = |handles| self.machine.unsent(id, handles);
                 let Poll::Ready((request, reply)) = connection.poll_reply(cx, now, unsent) else {
                     break;
                 };
-                self.machine.complete(now, *id, request, reply);
+                self.machine.complete(now, id, request, reply);
                 any = true;
             }
+            match connection.is_idle() {
+                true => self.busy.remove(&id),
+                false => self.busy.insert(id),
+            };
         }
         for (id, why) in over {
             any = true;
@@ -327,7 +370,8 @@ impl Server {
 
     fn end(&mut self, id: ConnectionId, why: &EndOfConnection) {
         self.machine.close(id, why.reason());
-        if let Some(connection) = self.connections.remove(&id) {
+        self.busy.remove(&id);
+        if let Some(Polled { connection, .. }) = self.connections.remove(&id) {
             info!(peer = connection.peer(), client = %connection.client(), %why, "connection ended");
             connection.end(&mut self.ending);
         }
@@ -335,12 +379,165 @@ impl Server {
 
     fn ended(&mut self, id: ConnectionId, reason: Ended) {
         self.forget_undecided(id);
-        let Some(connection) = self.connections.remove(&id) else { return };
+        self.busy.remove(&id);
+        let Some(Polled { connection, .. }) = self.connections.remove(&id) else { return };
         let (peer, client) = (connection.peer(), connection.client());
         match reason {
             Ended::Violation(_) => warn!(peer, %client, %reason, "connection broken"),
             _ => info!(peer, %client, %reason, "connection ended"),
         }
         connection.end(&mut self.ending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use bytes::Bytes;
+    use proto::hyperscsi::{
+        Address, Client, ClientEvent, Command, Handle, Level, LinkId, Remote, SITE_KEY_LEN,
+        SiteKey, TaskAttribute,
+    };
+    use proto::identity::Identity;
+    use proto::iscsi::login::policy::{Policy, UnitName};
+    use proto::iscsi::name::IscsiName;
+    use proto::scsi::ports::{AccessState, PORT, Port};
+    use tokio::net::UdpSocket;
+    use tokio::time::Instant;
+    use volume::store::memory::Memory;
+
+    use super::super::Offering;
+    use super::*;
+    use crate::ciphers::AES_FIRST;
+    use crate::front::iscsi;
+    use crate::target::lun::{Options, TargetDevice};
+
+    const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
+
+    fn random() -> Fill {
+        Box::new(|buffer| getrandom::fill(buffer).unwrap())
+    }
+
+    fn config() -> Config {
+        let identity = Identity::fresh(&mut random());
+        Config::ip(identity, SiteKey::from_bytes([1; SITE_KEY_LEN]), AES_FIRST)
+    }
+
+    fn server() -> (Server, SocketAddr) {
+        let unit = (0, Arc::new(Memory::new(1 << 20, 512)) as _, Options::default());
+        let device = Arc::new(TargetDevice::new(TARGET, [unit]));
+        let target = IscsiName::new(TARGET).unwrap();
+        let beside = iscsi::Node::new(vec![Arc::clone(&device)], Policy::open);
+        let offering = Offering {
+            devices: vec![device],
+            policy: Policy::open(vec![target.clone()]),
+            volumes: BTreeMap::from([("disk".to_owned(), UnitName { target, lun: 0 })]),
+            access: BTreeMap::new(),
+            least: Level::Encrypt,
+        };
+        let ports = vec![Port::new(PORT, AccessState::Optimized)];
+        let node = Arc::new(Node::new(offering, ports, 64 << 20, &beside));
+        let links = vec![link::Udp::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap().into()];
+        let server = Server::new(node, (links, Duration::ZERO), config(), random()).unwrap();
+        let Some(link::Address::Ip { remote, .. }) = server.locals().next() else {
+            panic!("UDP");
+        };
+        (server, remote)
+    }
+
+    /// A client by its machine alone.
+    struct Peer {
+        socket: UdpSocket,
+        server: SocketAddr,
+        machine: Client,
+        origin: Instant,
+    }
+
+    impl Peer {
+        async fn connect(server: SocketAddr) -> Self {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let remote = Remote { endpoint: endpoint(server), pin: None };
+            let machine = Client::new(Time::ZERO, config(), remote, random());
+            let mut peer = Self { socket, server, machine, origin: Instant::now() };
+            peer.until(|event| matches!(event, ClientEvent::Connected { .. })).await;
+            peer
+        }
+
+        fn now(&self) -> Time {
+            Time::from_origin(self.origin.elapsed())
+        }
+
+        async fn until(&mut self, is_it: impl Fn(&ClientEvent) -> bool) {
+            loop {
+                let now = self.now();
+                self.machine.handle_timeout(now);
+                while let Some(packet) = self.machine.poll_transmit(now) {
+                    self.socket.send_to(&packet.bytes, self.server).await.unwrap();
+                }
+                while let Some(event) = self.machine.poll_event() {
+                    if is_it(&event) {
+                        return;
+                    }
+                }
+                let wait =
+                    self.machine.next_deadline().map_or(Duration::from_secs(1), |at| at - now);
+                let mut packet = [0; 9000];
+                if let Ok(received) = timeout(wait, self.socket.recv(&mut packet)).await {
+                    let (now, len) = (self.now(), received.unwrap());
+                    self.machine.handle_packet(now, endpoint(self.server), &mut packet[..len]);
+                }
+            }
+        }
+
+        async fn reads(&mut self) {
+            let command = Command {
+                device: Handle(0),
+                cdb: Bytes::from_static(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+                data_out: Bytes::new(),
+                data_in_len: 512,
+                attribute: TaskAttribute::Simple,
+                priority: 0,
+            };
+            let id = self.machine.submit(self.now(), command).unwrap();
+            self.until(|event| matches!(event, ClientEvent::Completed(of, _) if *of == id)).await;
+        }
+    }
+
+    fn endpoint(address: SocketAddr) -> Endpoint {
+        Endpoint { link: LinkId::default(), address: Address::Ip(address) }
+    }
+
+    /// What a command costs does not grow with the connections beside its own.
+    #[tokio::test]
+    async fn quiet_connections_are_not_polled() {
+        const QUIET: u64 = 40;
+        const READS: u64 = 50;
+        let (mut server, address) = server();
+        let connect = async {
+            let mut peers = Vec::new();
+            for _ in 0..=QUIET {
+                peers.push(Peer::connect(address).await);
+            }
+            peers
+        };
+        let mut peers = tokio::select! {
+            broken = poll_fn(|cx| server.poll(cx)) => panic!("{broken}"),
+            peers = connect => peers,
+        };
+        assert_eq!(server.connections.len() as u64, QUIET + 1);
+        let before = server.polls;
+        let reads = async {
+            for _ in 0..READS {
+                peers[0].reads().await;
+            }
+        };
+        tokio::select! {
+            broken = poll_fn(|cx| server.poll(cx)) => panic!("{broken}"),
+            () = reads => {}
+        }
+        // A request, its end, and what acknowledges its answer.
+        let polls = server.polls - before;
+        assert!(polls < READS * 8, "{polls} polls for {READS} commands");
     }
 }
