@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
-use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote};
+use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, Level, LinkId, Remote};
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -56,6 +56,9 @@ pub(super) async fn log_in(
             there: if there.is_empty() { "none".to_owned() } else { there.join(", ") },
         });
     };
+    if device.level == Level::None {
+        tracing::warn!(server = %volume.server, volume = volume.name, "not protected: whoever is on the path reads and changes its data");
+    }
     // Data travel with the command.
     let data_max = data_max.into();
     let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };
