@@ -89,6 +89,7 @@ pub(crate) fn run(options: Throughput) -> Result<(), Failure> {
             protection: options.protection,
             pin: None,
             site_key: None,
+            insecure: false,
         };
         let login = Login { seal, ..Login::default() };
         let opening = OpenOptions { login, ..OpenOptions::default() };

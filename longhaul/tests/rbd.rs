@@ -97,7 +97,7 @@ async fn holes_read_as_zeroes_whatever_the_memory_had() {
             // As many as the allocator may have for the next buffer of this size.
             drop((0..32).map(|_| vec![0xa5_u8; LEN]).collect::<Vec<_>>());
             let found = volume.read(Span::new(at, LEN as u64)).await.unwrap();
-            let is_data = |at: u64| [8192, 2 * OBJECT].iter().any(|data| at & !4095 == *data);
+            let is_data = |at: u64| [8192, 2 * OBJECT].contains(&(at & !4095));
             let expected: Vec<u8> =
                 (at..at + LEN as u64).map(|at| if is_data(at) { 7 } else { 0 }).collect();
             assert!(found == expected, "{image} at {at}");

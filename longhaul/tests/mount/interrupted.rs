@@ -48,6 +48,15 @@ fn mount_whose_processes_are_all_told_to_end_during_a_takeover_is_unmounted_and_
     assert!(server.stop().success());
 }
 
+/// A process serves the mount once the server answers, and it ends in order.
+fn goes_on(stage: &Stage, server: Running) {
+    server.signal(Signal::CONT);
+    stage.server_after(None);
+    stage.longhaul("umount disk");
+    is_kept(stage);
+    assert!(server.stop().success());
+}
+
 /// It is as if it had not been there: the next one goes on.
 #[test]
 fn process_that_is_told_to_end_before_it_serves_leaves_the_mount_to_the_next() {
@@ -56,11 +65,7 @@ fn process_that_is_told_to_end_before_it_serves_leaves_the_mount_to_the_next() {
     signal_all(&stage.kept_processes(), Signal::TERM);
     let is_told = || stage.log("disk").contains("it was ended before it was open");
     stage.wait_until("it has ended", is_told);
-    server.signal(Signal::CONT);
-    stage.server_after(None);
-    stage.longhaul("umount disk");
-    is_kept(&stage);
-    assert!(server.stop().success());
+    goes_on(&stage, server);
 }
 
 /// As one whose keeper is killed while it serves.
@@ -69,11 +74,7 @@ fn process_whose_keeper_is_killed_before_it_serves_goes_on_with_the_mount() {
     let stage = Stage::new();
     let server = waiting_for_its_server(&stage);
     stage.kill_keepers();
-    server.signal(Signal::CONT);
-    stage.server_after(None);
-    stage.longhaul("umount disk");
-    is_kept(&stage);
-    assert!(server.stop().success());
+    goes_on(&stage, server);
 }
 
 /// Nothing is unmounted then, and nobody is told that all was well.
