@@ -5,8 +5,8 @@
 //! so that a gateway that was stopped in the middle of a change notices that the version it has read is gone.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,8 +27,8 @@ const NEW_END: char = '~';
 /// How the names of files begin that tell when a gateway has looked.
 const SEEN: &str = "seen-";
 
-/// The longest line with a weight.
-const WEIGHT_MAX: u64 = 8;
+/// The length of a line with a weight.
+const WEIGHT_LEN: u64 = 6;
 
 /// The digits of a version in a name.
 const DIGITS: usize = 20;
@@ -196,14 +196,18 @@ fn is_version(digits: &str) -> bool {
 fn sign_at(path: &Path) -> io::Result<Sign> {
     let found = fs::symlink_metadata(path)?;
     let at = found.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let weight = if found.is_file() { weight_in(File::open(path)?)? } else { 0 };
+    // Whether it runs shows all the same where the weight cannot be read.
+    let weight = match found.is_file() {
+        true => File::open(path).and_then(weight_in).unwrap_or(0),
+        false => 0,
+    };
     Ok(Sign { mark: at.as_nanos().to_be_bytes().to_vec(), weight })
 }
 
 /// 0 without a number: a release without weights leaves the file empty.
 fn weight_in(file: impl Read) -> io::Result<u16> {
     let mut text = Vec::new();
-    file.take(WEIGHT_MAX).read_to_end(&mut text)?;
+    file.take(WEIGHT_LEN).read_to_end(&mut text)?;
     Ok(str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok()).unwrap_or(0))
 }
 
@@ -246,15 +250,14 @@ impl RecordStore for Directory {
     /// By the time of change of a file, whose content is written once: a full file system takes no more.
     fn show_presence(&self, weight: u16) -> io::Result<()> {
         let mut options = File::options();
-        let mut file =
-            options.create(true).read(true).write(true).truncate(false).open(&self.seen)?;
+        let file = options.create(true).read(true).write(true).truncate(false).open(&self.seen)?;
         file.set_modified(SystemTime::now())?;
-        if weight_in(&mut file)? == weight {
+        if weight_in(&file)? == weight {
             return Ok(());
         }
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{weight}")
+        // As long as any other, so that nobody reads a part.
+        file.write_all_at(format!("{weight:05}\n").as_bytes(), 0)?;
+        file.set_len(WEIGHT_LEN)
     }
 
     /// When each of them has looked last, by a clock of its own.
@@ -265,7 +268,11 @@ impl RecordStore for Directory {
             let name = entry.file_name();
             let gateway = name.to_str().and_then(|name| name.strip_prefix(SEEN)?.parse().ok());
             if let Some(gateway) = gateway.filter(|_| entry.path() != self.seen) {
-                seen.insert(gateway, sign_at(&entry.path())?);
+                // One that is not there any more shows nothing.
+                match sign_at(&entry.path()) {
+                    Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+                    sign => drop(seen.insert(gateway, sign?)),
+                }
             }
         }
         Ok(seen)

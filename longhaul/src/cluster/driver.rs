@@ -320,16 +320,16 @@ impl Driver {
     async fn read(&mut self) {
         // Those who ask from here on want what is there then.
         let refreshes = std::mem::take(&mut self.refreshes);
-        let (store, weight) = (Arc::clone(&self.store), self.lease.settings().weight);
+        let (store, weight) = (Arc::clone(&self.store), self.lease.weight(now()));
         let look = move || {
             let found = store.read()?;
             // Not where another directory is in the place of that of the cluster. Whoever wants to move finds out.
-            let has_shown = found.is_some() && store.show_presence(weight).is_ok();
-            Ok((found, has_shown))
+            let shown = found.is_some().then(|| store.show_presence(weight));
+            Ok((found, shown.transpose()))
         };
         let looked = self.operation(look).await;
-        let found = looked.and_then(|(found, has_shown)| {
-            self.has_shown |= has_shown;
+        let found = looked.and_then(|(found, shown)| {
+            self.note_shown(shown);
             self.check(found)
         });
         let failed = found.as_ref().err().map(|why| (why.kind(), why.to_string()));
@@ -342,6 +342,15 @@ impl Driver {
         }
         if !self.refreshes.is_empty() {
             self.lease.refresh(now());
+        }
+    }
+
+    /// Whether others know the weight of this gateway, if that was to be shown.
+    fn note_shown(&mut self, shown: io::Result<Option<()>>) {
+        match shown {
+            Ok(shown) => self.has_shown |= shown.is_some(),
+            Err(why) => self
+                .report("marked as looked at: others do not know that this gateway is there", &why),
         }
     }
 
@@ -373,16 +382,15 @@ impl Driver {
 
     async fn write(&mut self, record: Record) {
         let (store, begun) = (Arc::clone(&self.store), Instant::now());
-        let weight = (!self.has_shown).then_some(self.lease.settings().weight);
+        let weight = (!self.has_shown).then(|| self.lease.weight(now()));
         let replace = move || {
             let is_done = store.replace(&record)?;
             // The first record of a cluster is there only now.
-            let has_shown = weight.is_none_or(|weight| store.show_presence(weight).is_ok());
-            Ok((is_done, has_shown))
+            Ok((is_done, weight.map(|weight| store.show_presence(weight)).transpose()))
         };
         let written = match self.operation(replace).await {
-            Ok((true, has_shown)) => {
-                self.has_shown = has_shown;
+            Ok((true, shown)) => {
+                self.note_shown(shown);
                 Written::Done
             }
             Ok((false, _)) => {

@@ -29,6 +29,10 @@ const SILENT: u32 = 2;
 /// After how many leases a free lease is taken although a gateway with more weight seems to run.
 const YIELDING_LEASES: u32 = 2;
 
+/// For how many leases one has no weight that could not open the volumes: the others have tried it by then, each of which is waited
+/// for, takes the lease and tries to open for about one.
+const UNFIT_LEASES: u32 = 30;
+
 /// After how many leases an update is answered at the latest. A holder that ends is replaced within that time, unless it
 /// is fenced slowly or not at all.
 const UPDATE_LEASES: u32 = 3;
@@ -113,6 +117,8 @@ pub struct Lease {
     wants: bool,
     preference: Preference,
     rivals: Rivals,
+    /// Until then it shows no weight.
+    unfit_until: Option<Time>,
     changed: bool,
     /// The address for the next lease that it takes.
     address: Option<String>,
@@ -141,6 +147,7 @@ impl Lease {
             wants: false,
             preference,
             rivals: Rivals::default(),
+            unfit_until: None,
             changed: false,
             address: None,
         }
@@ -262,7 +269,11 @@ impl Lease {
 
     /// The volumes are closed, or could not be opened, and nothing of them is under way.
     pub fn closed(&mut self, now: Time) {
-        self.state = match self.role(now) {
+        let role = self.role(now);
+        if role == Role::TakingOver {
+            self.unfit_until = Some(now + self.settings.lease * UNFIT_LEASES);
+        }
+        self.state = match role {
             Role::Leaving | Role::TakingOver => State::Left,
             _ => State::Standby,
         };
@@ -324,7 +335,17 @@ impl Lease {
 
     /// What the other gateways have shown last; that could not be read if `None`, and nobody is waited for.
     pub fn others_seen(&mut self, now: Time, signs: Option<Signs>) {
-        self.rivals.see(now, signs.unwrap_or_default(), self.settings.lease);
+        match signs {
+            Some(signs) => self.rivals.see(now, signs, self.settings.lease),
+            None => self.rivals.fail(now),
+        }
+    }
+
+    /// How much it is to be active now, as it shows the others. Who could not open the volumes is not waited for, or the others
+    /// would wait for such ones by turns.
+    #[must_use]
+    pub fn weight(&self, now: Time) -> u16 {
+        if self.unfit_until.is_some_and(|until| now < until) { 0 } else { self.settings.weight }
     }
 
     /// What became of the write.
@@ -410,7 +431,7 @@ impl Lease {
             self.must_read = true;
             return Step::Read;
         }
-        if let Some(holder) = &self.record.holder {
+        if let Some(holder) = self.record.holder.as_ref().filter(|_| self.rivals.is_known()) {
             let holders = self.rivals.weight_of(&holder.gateway);
             let weight = self.settings.weight;
             let is_right = holders >= weight || self.is_heavier_there(now);
@@ -434,7 +455,7 @@ impl Lease {
     fn is_heavier_there(&self, now: Time) -> bool {
         let holder = self.record.holder.as_ref().map(|holder| &holder.gateway);
         let others = [holder, self.record.left_by.as_ref()];
-        self.rivals.is_heavier_there(now, &self.settings, others)
+        self.rivals.is_heavier_there(now, (self.weight(now), self.settings.lease), others)
     }
 
     /// Takes the lease, if it is free.

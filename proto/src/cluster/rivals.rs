@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::record::GatewayName;
-use super::step::Settings;
 use crate::time::Time;
 
 /// The part of a lease after which a gateway is not there that has shown nothing new: it would have looked at the record twice.
@@ -39,9 +38,21 @@ struct Rival {
 pub(super) struct Rivals {
     seen: BTreeMap<GatewayName, Rival>,
     at: Option<Time>,
+    /// The last look has succeeded.
+    is_known: bool,
 }
 
 impl Rivals {
+    /// They could not be looked at: nobody is waited for, and nobody's weight is known.
+    pub(super) fn fail(&mut self, now: Time) {
+        *self = Self { at: Some(now), ..Self::default() };
+    }
+
+    /// Whether their weights are known.
+    pub(super) const fn is_known(&self) -> bool {
+        self.is_known
+    }
+
     /// What they show now.
     pub(super) fn see(&mut self, now: Time, signs: Signs, lease: Duration) {
         if self.at.is_none_or(|at| now - at >= lease / FORGOTTEN) {
@@ -57,7 +68,7 @@ impl Rivals {
             (name, rival)
         };
         self.seen = signs.into_iter().map(rival).collect();
-        self.at = Some(now);
+        (self.at, self.is_known) = (Some(now), true);
     }
 
     /// Whether they were looked at then, or later.
@@ -70,20 +81,20 @@ impl Rivals {
         self.seen.get(gateway).map_or(0, |rival| rival.sign.weight)
     }
 
-    /// Whether there is one with more weight than this gateway, none of `others`, or that may be.
+    /// Whether there is one with more weight than this, none of `others`, or that may be.
     pub(super) fn is_heavier_there(
         &self,
         now: Time,
-        Settings { weight, lease, .. }: &Settings,
+        (weight, lease): (u16, Duration),
         others: [Option<&GatewayName>; 2],
     ) -> bool {
         let is_there = |rival: &Rival| match rival.changed {
-            Some(changed) => now - changed < *lease,
-            None => now - rival.first < *lease / ABSENT,
+            Some(changed) => now - changed < lease,
+            None => now - rival.first < lease / ABSENT,
         };
         let mut rivals = self.seen.iter();
         rivals.any(|(name, rival)| {
-            rival.sign.weight > *weight && !others.contains(&Some(name)) && is_there(rival)
+            rival.sign.weight > weight && !others.contains(&Some(name)) && is_there(rival)
         })
     }
 }

@@ -277,7 +277,8 @@ impl Simulation {
         }
         let result = match &pending.operation {
             Operation::Read => {
-                show(&mut self.shown, self.gateways[at].lease.settings(), now);
+                let time = self.gateways[at].time();
+                show(&mut self.shown, &self.gateways[at].lease, time, now);
                 Answer::Read(self.store.clone())
             }
             Operation::Look => {
@@ -511,9 +512,9 @@ fn addresses_that_are_shut_out_keep_two_gateways_apart_where_clocks_stand_still(
 }
 
 /// A gateway shows that it has looked at the record.
-fn show(shown: &mut Signs, settings: &Settings, now: u64) {
-    let sign = Sign { mark: now.to_be_bytes().to_vec(), weight: settings.weight };
-    shown.insert(settings.me.gateway.clone(), sign);
+fn show(shown: &mut Signs, lease: &Lease, now: Time, mark: u64) {
+    let sign = Sign { mark: mark.to_be_bytes().to_vec(), weight: lease.weight(now) };
+    shown.insert(lease.settings().me.gateway.clone(), sign);
 }
 
 /// A store that does everything at once. Whoever holds the lease opens the volumes at once too, unless it is told not to.
@@ -522,6 +523,8 @@ struct Store {
     record: Option<Record>,
     shown: Signs,
     steps: u64,
+    /// What gateways show cannot be read.
+    is_blind: bool,
     opens_late: bool,
 }
 
@@ -530,13 +533,13 @@ impl Store {
         self.steps += 1;
         match lease.poll(now) {
             Step::Read => {
-                show(&mut self.shown, lease.settings(), self.steps);
+                show(&mut self.shown, lease, now, self.steps);
                 lease.read(now, Ok(self.record.clone()));
             }
             Step::Look => {
                 let mut signs = self.shown.clone();
                 signs.remove(&lease.settings().me.gateway);
-                lease.others_seen(now, Some(signs));
+                lease.others_seen(now, (!self.is_blind).then_some(signs));
             }
             Step::Write(record) => {
                 let before = self.record.as_ref().map_or(0, |store| store.version);

@@ -139,3 +139,49 @@ fn lighter_one_takes_over_where_the_heavier_one_does_not() {
     let became = run(&mut store, &mut [&mut heavy, &mut other], 200, 300);
     assert!(matches!(became[..], [(1, 230..245)]), "{became:?}");
 }
+
+/// Else two gateways that cannot would be waited for by turns, and the third one would never be active.
+#[test]
+fn gateway_that_could_not_open_the_volumes_is_not_waited_for_again() {
+    for finds_out_after in [0, 10, 14] {
+        let mut store = Store { opens_late: true, ..Store::default() };
+        let mut all = [weighing("b", 1, 30), weighing("c", 2, 20), weighing("a", 3, 10)];
+        let (mut took, mut since) = (Vec::new(), [0; 3]);
+        for number in 0..1000 {
+            for (place, lease) in all.iter_mut().enumerate() {
+                let before = lease.role(at(number));
+                store.step(lease, at(number));
+                let role = lease.role(at(number));
+                if role == Role::TakingOver && before != Role::TakingOver {
+                    took.push(place);
+                    since[place] = number;
+                }
+                match role {
+                    Role::TakingOver if place == 2 => lease.opened(at(number)),
+                    Role::TakingOver if number - since[place] >= finds_out_after => {
+                        lease.closed(at(number));
+                    }
+                    Role::Leaving | Role::Lost => lease.closed(at(number)),
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(all[2].role(at(999)), Role::Active);
+        assert!(took.len() <= 4, "{finds_out_after}: {took:?}");
+    }
+}
+
+/// A weight that is not known is not taken for less.
+#[test]
+fn gateway_asks_nothing_while_it_cannot_see_the_others() {
+    let mut store = Store::default();
+    let [mut heavy, mut light] = [weighing("a", 1, 1000), weighing("b", 2, 1)];
+    run(&mut store, &mut [&mut heavy], 0, 10);
+    let mut became = Vec::new();
+    for number in 10..400 {
+        // No look of it succeeds while it could begin to ask.
+        store.is_blind = (60..90).contains(&number);
+        became.extend(run(&mut store, &mut [&mut heavy, &mut light], number, number + 1));
+    }
+    assert!(became.is_empty(), "{became:?}");
+}
