@@ -63,7 +63,7 @@ options! {
             default: Standard::Value("false"),
             place: Place::Both,
             help: "Let anyone who reaches the port read and overwrite the volumes",
-            manual: "Beyond loopback `serve` wants this or [authentication](sessions.md#chap)",
+            manual: "Beyond loopback `serve` wants this or [authentication](sessions.md#chap). With `protection = \"none\"` it also lets clients of HyperSCSI do without [protection](sessions.md#protection)",
         }
         identity: Option<PathBuf> = path => {
             kind: FILE,

@@ -125,10 +125,16 @@ impl Reply {
         Self { status, sense: Bytes::new(), residual: 0, data_in: Bytes::new() }
     }
 
-    /// The reply to a command whose data came with another checksum: PROTOCOL SERVICE CRC ERROR (spec, 7.7).
-    pub(super) fn wrong_checksum() -> Self {
-        const SENSE: [u8; 18] = [0x70, 0, 0xb, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x47, 5, 0, 0, 0, 0];
-        Self { sense: Bytes::from_static(&SENSE), ..Self::status(Status::CheckCondition) }
+    /// The reply where data came with another checksum: PROTOCOL SERVICE CRC ERROR (spec, 7.7). ABORTED COMMAND says that the
+    /// command was not executed, so that it may be sent again; HARDWARE ERROR that it was.
+    pub(super) fn wrong_checksum(was_executed: bool) -> Self {
+        const fn sense(key: u8) -> [u8; 18] {
+            [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x47, 5, 0, 0, 0, 0]
+        }
+        const ABORTED: [u8; 18] = sense(0xb);
+        const EXECUTED: [u8; 18] = sense(0x4);
+        let sense = Bytes::from_static(if was_executed { &EXECUTED } else { &ABORTED });
+        Self { sense, ..Self::status(Status::CheckCondition) }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::net::*;
 use super::pattern;
 use proto::hyperscsi::*;
+use proto::scsi::sense::Key;
 use proto::scsi::status::Status;
 
 /// What restores other data than were compressed, as broken memory might.
@@ -72,9 +73,9 @@ fn data_have_checksums_if_both_ends_want_them() {
 }
 
 /// PROTOCOL SERVICE CRC ERROR (SPC-4, table of additional sense codes).
-fn assert_is_crc_error(reply: &Reply) {
+fn assert_is_crc_error(reply: &Reply, key: Key) {
     assert_eq!(reply.status, Status::CheckCondition);
-    assert_eq!((reply.sense[2], &reply.sense[12..14]), (0xb, &[0x47, 5][..]));
+    assert_eq!((reply.sense[2], &reply.sense[12..14]), (key as u8, &[0x47, 5][..]));
     assert!(reply.data_in.is_empty());
 }
 
@@ -83,7 +84,7 @@ fn command_whose_data_have_changed_is_not_executed() {
     let mut net = net((true, true), (COPIED, BROKEN));
     for _ in 0..3 {
         let id = net.submit(write(DEVICE, 3, vec![7; BLOCK]));
-        assert_is_crc_error(&net.reply(id));
+        assert_is_crc_error(&net.reply(id), Key::AbortedCommand);
     }
     assert_eq!((net.executed, net.disk[3 * BLOCK]), (0, 0));
     let id = net.submit(increment());
@@ -96,7 +97,7 @@ fn data_in_that_have_changed_are_not_given_out() {
     let mut net = net((true, true), (BROKEN, COPIED));
     for executed in 1..4 {
         let id = net.submit(read(DEVICE, 3, BLOCK));
-        assert_is_crc_error(&net.reply(id));
+        assert_is_crc_error(&net.reply(id), Key::HardwareError);
         assert_eq!(net.executed, executed, "it is executed once");
     }
     let id = net.submit(increment());

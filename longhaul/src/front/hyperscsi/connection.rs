@@ -108,16 +108,20 @@ pub(super) async fn admit(
     let state = Arc::<ConnectionState>::default();
     for (target, volumes) in node.volumes(client) {
         let identity = identity(client, port, &target);
-        let level = node.least(client, &target).max(least);
-        let info = || SessionInfo { peer: peer.clone(), level, connection: Arc::clone(&state) };
-        let handle = loop {
+        let (handle, level) = loop {
+            let level = node.least(client, &target).max(least);
+            let info = || SessionInfo { peer: peer.clone(), level, connection: Arc::clone(&state) };
             match node.sessions().add(&identity, node.quota(), info) {
-                Ok(handle) => break handle,
+                Ok(handle) => break (handle, level),
                 Err(AddSessionError::Taken(old)) => old.gone().await,
                 Err(AddSessionError::Full) => return Err(Refusal::Full),
             }
         };
         let device = node.target.serving().device(&handle.entry).ok_or(Refusal::Unknown)?;
+        // A reload looks only at sessions that are there: it may demand more since the level was chosen.
+        if level < node.least(client, &target) {
+            return Err(Refusal::Unknown);
+        }
         device.attach(handle.entry.nexus, &(Arc::clone(&handle.entry) as Arc<dyn Initiator>));
         let first = places.len() as u16;
         for (name, unit) in volumes.into_iter().filter(|(_, unit)| device.has(lun::encode(*unit))) {

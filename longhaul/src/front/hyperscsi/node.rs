@@ -132,7 +132,10 @@ impl Authorization for Admittance {
 
     fn administers(&self, session: &Entry) -> bool {
         match &session.identity.client {
-            ClientId::Key(key) => self.policy.key_administers(*key),
+            // Below that level whoever is on the path could read what is asked for, or write it himself.
+            ClientId::Key(key) if session.transport.level == Level::Encrypt => {
+                self.policy.key_administers(*key)
+            }
             _ => false,
         }
     }

@@ -56,8 +56,15 @@ pub(super) async fn log_in(
             there: if there.is_empty() { "none".to_owned() } else { there.join(", ") },
         });
     };
-    if device.level == Level::None {
-        tracing::warn!(server = %volume.server, volume = volume.name, "not protected: whoever is on the path reads and changes its data");
+    let (server, name) = (&volume.server, volume.name.as_str());
+    match device.level {
+        Level::None => {
+            tracing::warn!(%server, volume = name, "not protected: whoever is on the path reads and changes its data");
+        }
+        Level::Integrity if credentials.least == Level::None => {
+            tracing::warn!(%server, volume = name, "the server gives integrity: data can be read on the path, not changed");
+        }
+        Level::Integrity | Level::Encrypt => {}
     }
     // Data travel with the command.
     let data_max = data_max.into();

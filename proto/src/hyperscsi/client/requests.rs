@@ -302,7 +302,7 @@ impl Requests {
     pub(super) fn read_reply(&self, answer: &Answer) -> Option<Reply> {
         let message = answer.message.clone();
         let reply = read_reply(message, answer.data_max, &self.compression, self.has_checksum)?;
-        Some(reply.unwrap_or_else(|WrongChecksum| Reply::wrong_checksum()))
+        Some(reply.unwrap_or_else(|WrongChecksum| Reply::wrong_checksum(true)))
     }
 
     /// Whether this request has no answer yet.

@@ -244,7 +244,7 @@ impl Session {
                 let command = match command {
                     Some(Ok(command)) => command,
                     Some(Err(WrongChecksum)) => {
-                        self.complete(now, request, Reply::wrong_checksum());
+                        self.complete(now, request, Reply::wrong_checksum(false));
                         return None;
                     }
                     None => {
