@@ -4,6 +4,6 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|script: &[u8]| proto::iscsi::sealed::invariants::holds(
-    longhaul::ciphers::new_cipher,
+    longhaul::ciphers::new_aes_256_gcm,
     script
 ));

@@ -134,7 +134,7 @@ mod tests {
     use proto::iscsi::sealed::{Limits, Protection, invariants};
 
     use super::*;
-    use crate::ciphers::new_cipher;
+    use crate::ciphers::new_aes_256_gcm;
 
     #[test]
     fn the_number_of_threads_can_be_fixed() {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn queue() -> Outbox {
-        let (sealer, _) = invariants::both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
+        let (sealer, _) = invariants::both_ends(Protection::Encrypt, Limits::SPEC, new_aes_256_gcm);
         let mut outbox = Outbox::new();
         outbox.set_sealer(sealer);
         for itt in 0..200 {

@@ -12,7 +12,7 @@ use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::sealed::{Limits, Protection, Sealing};
 use zeroize::Zeroizing;
 
-use crate::ciphers::new_cipher;
+use crate::ciphers::new_aes_256_gcm;
 use crate::durable::{make_directories, sync_directory_of};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
@@ -122,7 +122,7 @@ impl Seal {
 
 /// What the owner of an identity file needs for secure sessions.
 pub fn sealing(path: &Path) -> Outcome<Sealing> {
-    Ok(Sealing { identity: read(path)?, new_cipher, limits: Limits::SPEC })
+    Ok(Sealing { identity: read(path)?, new_cipher: new_aes_256_gcm, limits: Limits::SPEC })
 }
 
 /// Where the identities of this user are.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use connect::connect_until_there;
-use longhaul::ciphers::new_cipher;
+use longhaul::ciphers::new_aes_256_gcm;
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk};
@@ -299,7 +299,7 @@ fn response(instead: &[u8], status: [u8; 2], text: &[u8]) -> Vec<u8> {
 
 fn sealing(byte: u8) -> Sealing {
     let identity = Identity::fresh(&mut |buffer| buffer.fill(byte));
-    Sealing { identity, new_cipher, limits: Limits::SPEC }
+    Sealing { identity, new_cipher: new_aes_256_gcm, limits: Limits::SPEC }
 }
 
 fn policy(proof: Authentication, targets: Vec<IscsiName>) -> Policy {

@@ -242,7 +242,7 @@ pub(super) mod tests {
 
     /// Those of an end.
     pub(in crate::hyperscsi) const CIPHERS: Ciphers = &[
-        (Aead::Aes256Gcm, soft::new_cipher),
+        (Aead::Aes256Gcm, soft::new_aes_256_gcm),
         (Aead::ChaCha20Poly1305, soft::new_chacha20_poly1305),
     ];
 
@@ -356,7 +356,7 @@ pub(super) mod tests {
     #[test]
     fn nonce_of_the_specification_has_the_path_in_it() {
         let iv = Zeroizing::new(core::array::from_fn(|at| at as u8));
-        let key = PacketKey { cipher: soft::new_cipher(&[0; KEY_LEN]), iv };
+        let key = PacketKey { cipher: soft::new_aes_256_gcm(&[0; KEY_LEN]), iv };
         assert_eq!(key.nonce(3, 9), [0, 1, 2, 0, 4, 5, 6, 7, 8, 9, 10, 2]);
     }
 }

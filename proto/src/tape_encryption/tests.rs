@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::iscsi::sealed::soft::new_cipher;
+use crate::iscsi::sealed::soft::new_aes_256_gcm;
 
 const KEY: [u8; KEY_LEN] = [3; KEY_LEN];
 const COST: Cost = Cost { memory_kib: 32, passes: 4, lanes: 1 };
@@ -17,7 +17,8 @@ fn secrets(number: u8) -> FileSecrets {
 /// The blocks of a file, the first of which is its header.
 fn written(data: &[u8], fills: bool, secrets: &FileSecrets) -> Vec<Bytes> {
     let key = Zeroizing::new(KEY);
-    let (writer, header) = FileWriter::new(256, fills, COST, secrets, &key, new_cipher).unwrap();
+    let (writer, header) =
+        FileWriter::new(256, fills, COST, secrets, &key, new_aes_256_gcm).unwrap();
     [vec![header], records(writer, data)].concat()
 }
 
@@ -43,7 +44,7 @@ fn read_with(
     key: &PassphraseKey,
     blocks: &[Bytes],
 ) -> (Vec<u8>, Result<(), RecordError>) {
-    let mut reader = FileReader::new(header, key, new_cipher).unwrap();
+    let mut reader = FileReader::new(header, key, new_aes_256_gcm).unwrap();
     let mut out = Vec::new();
     let taken = blocks.iter().try_for_each(|block| reader.take(block.clone(), &mut out));
     let ended = taken.and_then(|()| reader.finish(&mut out));
@@ -91,7 +92,7 @@ fn vectors_of_the_specification_are_written_and_read() {
         assert_eq!(*record_key, array(&vector["record_key"]), "{name}");
         let key = Zeroizing::new(array(&vector["passphrase_key"]));
         let (block, fills) = (number(&vector["block"]), vector["fill"].as_bool().unwrap());
-        let begun = FileWriter::new(block, fills, cost, &secrets, &key, new_cipher);
+        let begun = FileWriter::new(block, fills, cost, &secrets, &key, new_aes_256_gcm);
         let (writer, header) = begun.unwrap();
         let plain = bytes(&vector["data"]);
         let ours = [vec![header], records(writer, &plain)].concat();
@@ -176,7 +177,7 @@ fn header_opens_with_its_pass_phrase_alone_and_unchanged() {
     let blocks = written(b"data", false, &secrets(1));
     let header = Header::parse(&blocks[0]).unwrap();
     let opens = |header: &Header, key: [u8; KEY_LEN]| {
-        FileReader::new(header, &Zeroizing::new(key), new_cipher).is_ok()
+        FileReader::new(header, &Zeroizing::new(key), new_aes_256_gcm).is_ok()
     };
     assert!(opens(&header, KEY) && !opens(&header, [4; KEY_LEN]));
     for at in 0..256 {
@@ -227,7 +228,8 @@ fn header_beyond_the_limits_is_refused() {
     }
     assert!(is_encrypted(&good) && !is_encrypted(b"LHTCRY\r") && !is_encrypted(&[0; 256]));
     let begun = |block, cost| {
-        FileWriter::new(block, false, cost, &secrets(1), &Zeroizing::new(KEY), new_cipher).is_ok()
+        FileWriter::new(block, false, cost, &secrets(1), &Zeroizing::new(KEY), new_aes_256_gcm)
+            .is_ok()
     };
     assert!(begun(256, COST) && begun(8 << 20, COST));
     assert!(!begun(255, COST) && !begun((8 << 20) + 1, COST));
@@ -237,7 +239,7 @@ fn header_beyond_the_limits_is_refused() {
 proptest! {
     #[test]
     fn invariants_hold(script in prop::collection::vec(any::<u8>(), 0..60)) {
-        invariants::holds(new_cipher, &script);
+        invariants::holds(new_aes_256_gcm, &script);
         invariants::any_header(&script);
     }
 

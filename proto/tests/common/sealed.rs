@@ -20,7 +20,7 @@ pub const TARGET: u8 = 12;
 pub const STRANGER: u8 = 13;
 
 pub fn sealing(who: u8) -> Sealing {
-    Sealing { identity: identity(who), new_cipher: soft::new_cipher, limits: Limits::SPEC }
+    Sealing { identity: identity(who), new_cipher: soft::new_aes_256_gcm, limits: Limits::SPEC }
 }
 
 /// A client that pins the target.

@@ -113,7 +113,7 @@ pub fn identity(byte: u8) -> Identity {
     Identity::fresh(&mut |buffer| buffer.fill(byte))
 }
 
-pub const AES: Ciphers = &[(Aead::Aes256Gcm, soft::new_cipher)];
+pub const AES: Ciphers = &[(Aead::Aes256Gcm, soft::new_aes_256_gcm)];
 pub const CHACHA: Ciphers = &[(Aead::ChaCha20Poly1305, soft::new_chacha20_poly1305)];
 pub const AES_FIRST: Ciphers = &[AES[0], CHACHA[0]];
 pub const CHACHA_FIRST: Ciphers = &[CHACHA[0], AES[0]];

@@ -8,7 +8,7 @@ use proto::tape_encryption::{
 };
 use zeroize::Zeroizing;
 
-use crate::ciphers::new_cipher;
+use crate::ciphers::new_aes_256_gcm;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::luks::{CostArgs, Key};
 use crate::secret::{Secret, SecretArgs, keep};
@@ -81,7 +81,7 @@ impl NewFile {
     /// Begins it with blocks of this length; the first of them. With `fills` the last one is as long as the others.
     pub(super) fn begin(self, block: u32, fills: bool) -> Outcome<(FileWriter, Bytes)> {
         let Self { secrets, key, cost } = self;
-        FileWriter::new(block, fills, cost, &secrets, &key, new_cipher).map_err(|_| {
+        FileWriter::new(block, fills, cost, &secrets, &key, new_aes_256_gcm).map_err(|_| {
             Failure::usage(format!("a block of {block} bytes cannot be encrypted"))
                 .hint("a block of an encrypted file has 256 bytes to 8M")
         })
@@ -130,7 +130,7 @@ impl Decryption {
     async fn open(&mut self, header: &Header) -> Outcome<FileReader> {
         let open = async |secret: &Secret| {
             let key = derive(secret, header.salt, header.cost).await?;
-            Ok::<_, Failure>(FileReader::new(header, &key, new_cipher))
+            Ok::<_, Failure>(FileReader::new(header, &key, new_aes_256_gcm))
         };
         if let Some(secret) = &self.secret
             && let Ok(reader) = open(secret).await?

@@ -186,12 +186,12 @@ mod tests {
 
     use super::*;
     use crate::iscsi::sealed::invariants::both_ends;
-    use crate::iscsi::sealed::soft::new_cipher;
+    use crate::iscsi::sealed::soft::new_aes_256_gcm;
     use crate::iscsi::sealed::{Limits, Protection};
 
     /// The same body each time: of two pieces, as the first of its session.
     fn waiting(protection: Protection) -> Body {
-        let (mut sealer, _) = both_ends(protection, Limits::SPEC, new_cipher);
+        let (mut sealer, _) = both_ends(protection, Limits::SPEC, new_aes_256_gcm);
         let ticket = sealer.next(5000, &mut Vec::new());
         let pieces = vec![Bytes::from(vec![1; 2000]), vec![2; 3000].into()];
         Body::Waiting(WaitingBody::new(ticket, Pieces::from(pieces)))

@@ -168,12 +168,12 @@ mod tests {
     use super::*;
     use crate::iscsi::pdu::Pieces;
     use crate::iscsi::sealed::invariants::both_ends;
-    use crate::iscsi::sealed::soft::new_cipher;
+    use crate::iscsi::sealed::soft::new_aes_256_gcm;
     use crate::iscsi::sealed::{Limits, Protection, TAG_LEN};
 
     /// Each body is as long as that.
     fn queue(lengths: &[usize]) -> EncryptQueue {
-        let (mut sealer, _) = both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
+        let (mut sealer, _) = both_ends(Protection::Encrypt, Limits::SPEC, new_aes_256_gcm);
         let mut queue = EncryptQueue::default();
         for &len in lengths {
             let ticket = sealer.next(len, &mut Vec::new());
@@ -217,7 +217,7 @@ mod tests {
         let job = queue.job(20_000).unwrap();
         queue.clear();
         assert!(!queue.has_work() && queue.iter().next().is_none());
-        let (mut sealer, _) = both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
+        let (mut sealer, _) = both_ends(Protection::Encrypt, Limits::SPEC, new_aes_256_gcm);
         for _ in 0..4 {
             let ticket = sealer.next(20_000, &mut Vec::new());
             queue.push(WaitingBody::new(ticket, Pieces::from(Bytes::from(vec![8; 20_000]))));

@@ -205,7 +205,7 @@ impl CopyBuffer {
 mod tests {
     use super::*;
     use crate::iscsi::sealed::invariants::both_ends;
-    use crate::iscsi::sealed::soft::new_cipher;
+    use crate::iscsi::sealed::soft::new_aes_256_gcm;
     use crate::iscsi::sealed::{Limits, Protection};
 
     fn copied(queue: &mut OutputQueue, bytes: &[u8]) {
@@ -261,7 +261,7 @@ mod tests {
     /// Bodies are walked beside the segments that stand for them.
     #[test]
     fn bodies_keep_their_places() {
-        let (mut sealer, _) = both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
+        let (mut sealer, _) = both_ends(Protection::Encrypt, Limits::SPEC, new_aes_256_gcm);
         let mut queue = OutputQueue::default();
         let mut body = |len: usize| {
             let ticket = sealer.next(len, &mut Vec::new());

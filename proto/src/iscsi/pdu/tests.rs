@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::*;
 use crate::iscsi::header::{DataIn, NopOut, ScsiCommand};
 use crate::iscsi::sealed::invariants::both_ends;
-use crate::iscsi::sealed::soft::new_cipher;
+use crate::iscsi::sealed::soft::new_aes_256_gcm;
 use crate::iscsi::sealed::{Limits, OpenError, Protection};
 
 /// Takes what can be sent now.
@@ -65,7 +65,7 @@ fn both(header_digest: bool, data_digest: bool) -> (Outbox, Decoder) {
 /// Two ends whose keys change all the time.
 fn sealed(protection: Protection) -> (Outbox, Decoder) {
     let limits = Limits { pdus: 3, ..Limits::SPEC };
-    let (sealer, opener) = both_ends(protection, limits, new_cipher);
+    let (sealer, opener) = both_ends(protection, limits, new_aes_256_gcm);
     let (mut outbox, mut decoder) = (Outbox::new(), Decoder::new());
     outbox.set_sealer(sealer);
     decoder.set_opener(opener);

@@ -8,7 +8,7 @@ use chacha20poly1305::ChaCha20Poly1305;
 use super::{Cipher, Forged, KEY_LEN, NONCE_LEN, OpenStream, SealStream, TAG_LEN};
 
 /// AES-256-GCM under `key`.
-pub(crate) fn new_cipher(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
+pub(crate) fn new_aes_256_gcm(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
     Box::new(Soft(Aes256Gcm::new(key.into())))
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::soft::new_cipher;
+use super::soft::new_aes_256_gcm;
 use super::*;
 use crate::identity::Identity;
 
@@ -111,8 +111,8 @@ fn keys_and_sealed_pdus() {
         }
         // The change of keys is the third PDU under each.
         let limits = Limits { pdus: 3, ..Limits::SPEC };
-        let mut sealer = Sealer::new(direction, protection, secret(), new_cipher, limits);
-        let mut opener = Opener::new(direction, protection, secret(), new_cipher, limits);
+        let mut sealer = Sealer::new(direction, protection, secret(), new_aes_256_gcm, limits);
+        let mut opener = Opener::new(direction, protection, secret(), new_aes_256_gcm, limits);
         let (mut expected, mut sealed) = (Vec::new(), Vec::new());
         for pdu in stream["pdus"].as_array().unwrap() {
             let wire = bytes(&pdu["sealed"]);
