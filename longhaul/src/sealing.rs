@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use proto::hyperscsi::Level;
 use proto::identity::{Identity, PublicKey};
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::sealed::{Limits, Protection, Sealing};
@@ -70,6 +71,14 @@ impl FromStr for Demand {
                 Err(_) => Err("write `none`, `integrity` or `encrypt`"),
             },
         }
+    }
+}
+
+/// The level of HyperSCSI that gives this.
+pub(crate) const fn level(protection: Protection) -> Level {
+    match protection {
+        Protection::Integrity => Level::Integrity,
+        Protection::Encrypt => Level::Encrypt,
     }
 }
 

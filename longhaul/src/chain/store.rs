@@ -14,7 +14,6 @@ use std::time::Duration;
 use host::rbd::{ImageSpec, Lock};
 use proto::hyperscsi::Level;
 use proto::identity::PublicKey;
-use proto::iscsi::sealed::Protection;
 use tokio::time::{Instant, sleep, timeout};
 use volume::layer::padded::Padded;
 use volume::store::memory::Memory;
@@ -304,10 +303,9 @@ pub(super) fn credentials(seal: &Seal, uri: Option<PublicKey>) -> Outcome<Creden
     let identity = seal.identity.clone().map_or_else(sealing::default_path, Ok)?;
     let site_key = seal.site_key.clone().map_or_else(site_key::default_path, Ok)?;
     let (identity, site_key) = (sealing::read(&identity)?, site_key::read(&site_key)?);
-    let least = match seal.protection {
-        _ if seal.insecure => Level::None,
-        Some(Protection::Integrity) => Level::Integrity,
-        Some(Protection::Encrypt) | None => Level::Encrypt,
+    let least = match seal.insecure {
+        true => Level::None,
+        false => seal.protection.map_or(Level::Encrypt, sealing::level),
     };
     Ok(Credentials { identity, site_key, pin, least })
 }

@@ -9,7 +9,6 @@ use host::link::{Ethernet, EthernetOptions, Link, Udp};
 use proto::hyperscsi::{self, ETHERTYPE, Fill, Level, SiteKey};
 use proto::identity::{Identity, PublicKey};
 use proto::iscsi::login::policy::{Policy, UnitName};
-use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::Port;
 use tokio::net::lookup_host;
 use tokio::task::JoinError;
@@ -157,8 +156,7 @@ pub(super) fn offering(
 fn least(config: &Config) -> Level {
     let places = config.listen.iter().filter(|it| matches!(it.at, ListenAt::HyperScsi(_)));
     match places.filter_map(|listen| config.demanded(listen.protection)).max() {
-        Some(Protection::Encrypt) => Level::Encrypt,
-        Some(Protection::Integrity) => Level::Integrity,
+        Some(protection) => sealing::level(protection),
         None if config.insecure => Level::None,
         None => Level::Integrity,
     }

@@ -9,7 +9,6 @@ use proto::hyperscsi::transport_id::initiator_port;
 use proto::hyperscsi::{Aead, Algorithm, ConnectionId, Level, PathStats, Server as Machine};
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{Policy, UnitName};
-use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::{AccessState, PORT, Port};
 use proto::scsi::rights::Rights;
 
@@ -17,6 +16,7 @@ use crate::ciphers::Ciphers;
 use crate::compression::Compression;
 use crate::front::iscsi;
 use crate::net::hyperscsi_link::shown;
+use crate::sealing;
 use crate::target::lun::{Administrator, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::{self, Authorization};
@@ -112,12 +112,8 @@ pub(super) struct Admittance {
 impl Admittance {
     /// The lowest level at which a client may use the units of a target.
     fn least(&self, client: PublicKey, target: &str) -> Level {
-        let demanded = match self.policy.demanded_of_key(client, target) {
-            Some(Protection::Encrypt) => Level::Encrypt,
-            Some(Protection::Integrity) => Level::Integrity,
-            None => Level::None,
-        };
-        demanded.max(self.least)
+        let demanded = self.policy.demanded_of_key(client, target);
+        demanded.map_or(self.least, |protection| sealing::level(protection).max(self.least))
     }
 }
 
