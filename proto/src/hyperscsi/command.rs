@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::scsi::sense::{Additional, Format, Key, Sense};
 use crate::scsi::status::Status;
 
 /// The longest command block (SPC-4, 4.2.5: a variable-length CDB).
@@ -127,13 +128,9 @@ impl Reply {
 
     /// The reply where data came with another checksum: PROTOCOL SERVICE CRC ERROR (spec, 7.7). ABORTED COMMAND says that the
     /// command was not executed, so that it may be sent again; HARDWARE ERROR that it was.
-    pub(super) fn wrong_checksum(was_executed: bool) -> Self {
-        const fn sense(key: u8) -> [u8; 18] {
-            [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x47, 5, 0, 0, 0, 0]
-        }
-        const ABORTED: [u8; 18] = sense(0xb);
-        const EXECUTED: [u8; 18] = sense(0x4);
-        let sense = Bytes::from_static(if was_executed { &EXECUTED } else { &ABORTED });
+    pub(super) fn wrong_checksum(key: Key) -> Self {
+        let sense = Sense::new(key, Additional::PROTOCOL_SERVICE_CRC_ERROR);
+        let sense = sense.emit(Format::Fixed).into();
         Self { sense, ..Self::status(Status::CheckCondition) }
     }
 }

@@ -17,6 +17,7 @@ use super::super::incoming::{Incoming, Placed};
 use super::super::outgoing::Outgoing;
 use super::super::path::Unacknowledged;
 use super::super::transport::Transport;
+use crate::scsi::sense::Key;
 use crate::time::Time;
 
 /// Requests that may wait for a slot.
@@ -302,7 +303,7 @@ impl Requests {
     pub(super) fn read_reply(&self, answer: &Answer) -> Option<Reply> {
         let message = answer.message.clone();
         let reply = read_reply(message, answer.data_max, &self.compression, self.has_checksum)?;
-        Some(reply.unwrap_or_else(|WrongChecksum| Reply::wrong_checksum(true)))
+        Some(reply.unwrap_or_else(|WrongChecksum| Reply::wrong_checksum(Key::HardwareError)))
     }
 
     /// Whether this request has no answer yet.

@@ -21,6 +21,7 @@ use super::admission::Proof;
 use super::slots::{Slots, Whole};
 use super::{ConnectionId, DECISION_TIME, ServerEvent};
 use crate::identity::PublicKey;
+use crate::scsi::sense::Key;
 use crate::scsi::status::Status;
 use crate::time::Time;
 use core::ops::Range;
@@ -244,7 +245,7 @@ impl Session {
                 let command = match command {
                     Some(Ok(command)) => command,
                     Some(Err(WrongChecksum)) => {
-                        self.complete(now, request, Reply::wrong_checksum(false));
+                        self.complete(now, request, Reply::wrong_checksum(Key::AbortedCommand));
                         return None;
                     }
                     None => {
