@@ -243,10 +243,8 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
     use futures_util::FutureExt as _;
+    use testing::WakeCounter;
 
     use super::*;
 
@@ -319,16 +317,9 @@ mod tests {
     /// One that woke itself would keep a processor busy for as long as it waits.
     #[test]
     fn command_that_waits_is_woken_when_it_may_go_on_and_not_before() {
-        #[derive(Default)]
-        struct Count(AtomicUsize);
-        impl Wake for Count {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let count = Arc::<Count>::default();
+        let count = Arc::<WakeCounter>::default();
         let waker = Waker::from(Arc::clone(&count));
-        let woken = || count.0.load(Ordering::Relaxed);
+        let woken = || count.count();
         let turns = Turns::default();
         let alone = wait(&turns, Concurrency::Alone).now_or_never();
         let mut waiting = wait(&turns, of(READ, 1));

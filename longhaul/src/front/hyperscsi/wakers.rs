@@ -17,7 +17,7 @@ pub(super) struct Woken {
 
 /// Wakes the task for one connection.
 #[derive(Debug)]
-struct OfConnection {
+struct ConnectionWaker {
     id: ConnectionId,
     woken: Arc<Woken>,
 }
@@ -25,7 +25,7 @@ struct OfConnection {
 impl Woken {
     /// The waker of a connection.
     pub(super) fn waker(self: &Arc<Self>, id: ConnectionId) -> Waker {
-        Arc::new(OfConnection { id, woken: Arc::clone(self) }).into()
+        Arc::new(ConnectionWaker { id, woken: Arc::clone(self) }).into()
     }
 
     /// This connection is to be polled, by the task that runs now.
@@ -41,7 +41,7 @@ impl Woken {
     }
 }
 
-impl Wake for OfConnection {
+impl Wake for ConnectionWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -54,22 +54,13 @@ impl Wake for OfConnection {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use testing::WakeCounter;
 
     use super::*;
 
-    #[derive(Default)]
-    struct Counter(AtomicUsize);
-
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     #[test]
     fn connections_that_were_not_woken_are_not_polled() {
-        let (woken, counter) = (Arc::<Woken>::default(), Arc::<Counter>::default());
+        let (woken, counter) = (Arc::<Woken>::default(), Arc::<WakeCounter>::default());
         let task = Waker::from(Arc::clone(&counter));
         let cx = Context::from_waker(&task);
         let wakers: Vec<_> = (0..1000).map(|id| woken.waker(ConnectionId(id))).collect();
@@ -77,7 +68,7 @@ mod tests {
         wakers[7].wake_by_ref();
         wakers[7].wake_by_ref();
         wakers[900].wake_by_ref();
-        assert!(counter.0.load(Ordering::Relaxed) > 0);
+        assert!(counter.count() > 0);
         assert_eq!(woken.take(&cx), BTreeSet::from([ConnectionId(7), ConnectionId(900)]));
         assert!(woken.take(&cx).is_empty());
     }
@@ -85,10 +76,10 @@ mod tests {
     /// Nothing is lost between the last look and sleep.
     #[test]
     fn task_is_woken_by_what_comes_after_it_has_looked() {
-        let (woken, counter) = (Arc::<Woken>::default(), Arc::<Counter>::default());
+        let (woken, counter) = (Arc::<Woken>::default(), Arc::<WakeCounter>::default());
         let task = Waker::from(Arc::clone(&counter));
         let taken = woken.take(&Context::from_waker(&task));
         woken.waker(ConnectionId(1)).wake();
-        assert_eq!((taken.len(), counter.0.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((taken.len(), counter.count()), (0, 1));
     }
 }

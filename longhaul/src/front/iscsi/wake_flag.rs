@@ -79,24 +79,14 @@ impl WakeFlag {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
+    use testing::WakeCounter;
     use tokio::sync::mpsc;
 
     use super::*;
 
-    #[derive(Default)]
-    struct Counter(AtomicUsize);
-
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     #[test]
     fn silent_channel_is_polled_once_and_wakes_the_task_when_it_speaks() {
-        let woken = Arc::new(Counter::default());
+        let woken = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
         let (sender, mut receiver) = mpsc::unbounded_channel();
@@ -111,19 +101,19 @@ mod tests {
             assert!(poll(&mut cx).is_pending());
         }
         sender.send(1).unwrap();
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert_eq!(woken.count(), 1);
         sender.send(2).unwrap();
         assert_eq!([1, 2].map(|_| poll(&mut cx)), [1, 2].map(|one| Poll::Ready(Some(one))));
         for _ in 0..9 {
             assert!(poll(&mut cx).is_pending());
         }
         // Another task that polls is woken from then on.
-        let other = Arc::new(Counter::default());
+        let other = Arc::new(WakeCounter::default());
         let other_waker = Waker::from(Arc::clone(&other));
         let mut other_cx = Context::from_waker(&other_waker);
         assert!(poll(&mut other_cx).is_pending());
         sender.send(3).unwrap();
-        assert_eq!(other.0.load(Ordering::Relaxed), 1);
+        assert_eq!(other.count(), 1);
         assert_eq!(poll(&mut other_cx), Poll::Ready(Some(3)));
         assert_eq!(polls, 6);
     }
