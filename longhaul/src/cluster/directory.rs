@@ -268,10 +268,11 @@ impl RecordStore for Directory {
             let name = entry.file_name();
             let gateway = name.to_str().and_then(|name| name.strip_prefix(SEEN)?.parse().ok());
             if let Some(gateway) = gateway.filter(|_| entry.path() != self.seen) {
-                // One that is not there any more shows nothing.
                 match sign_at(&entry.path()) {
+                    Ok(sign) => _ = seen.insert(gateway, sign),
+                    // One that is not there any more shows nothing.
                     Err(why) if why.kind() == io::ErrorKind::NotFound => {}
-                    sign => drop(seen.insert(gateway, sign?)),
+                    Err(why) => return Err(why),
                 }
             }
         }

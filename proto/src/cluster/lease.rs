@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
+use super::peers::{Peers, Signs};
 use super::preference::Preference;
 use super::record::{GatewayName, Holder, Record};
-use super::rivals::{Rivals, Signs};
 use super::step::{Outcome, PreviousHolder, Role, Settings, Step, Update, Written};
 use crate::time::Time;
 
@@ -116,7 +116,7 @@ pub struct Lease {
     /// Somebody has asked it to be active.
     wants: bool,
     preference: Preference,
-    rivals: Rivals,
+    peers: Peers,
     /// Until then it shows no weight.
     unfit_until: Option<Time>,
     changed: bool,
@@ -146,7 +146,7 @@ impl Lease {
             outcome: None,
             wants: false,
             preference,
-            rivals: Rivals::default(),
+            peers: Peers::default(),
             unfit_until: None,
             changed: false,
             address: None,
@@ -336,8 +336,8 @@ impl Lease {
     /// What the other gateways have shown last; that could not be read if `None`, and nobody is waited for.
     pub fn others_seen(&mut self, now: Time, signs: Option<Signs>) {
         match signs {
-            Some(signs) => self.rivals.see(now, signs, self.settings.lease),
-            None => self.rivals.fail(now),
+            Some(signs) => self.peers.see(now, signs, self.settings.lease),
+            None => self.peers.fail(now),
         }
     }
 
@@ -393,11 +393,16 @@ impl Lease {
     /// Answers for an update that cannot be made, or of which nobody shows that it is in force. A gateway that has lost its
     /// lease makes none before it has closed the volumes, which waits for those who wait for this.
     fn limit_update(&mut self, now: Time) {
-        let lease = self.record.lease.max(self.settings.lease);
+        let lease = self.longer_lease();
         let longest = (lease * UPDATE_LEASES).min(UPDATE_MAX);
         if self.state == State::Lost || now - self.asked >= longest {
             self.abandon_update();
         }
+    }
+
+    /// That of the last holder or its own: the gateways may differ by mistake.
+    fn longer_lease(&self) -> Duration {
+        self.record.lease.max(self.settings.lease)
     }
 
     /// How long until it looks, or gives a sign of life, again.
@@ -417,10 +422,10 @@ impl Lease {
 
     /// What a gateway does that does not hold the lease.
     fn watch(&mut self, now: Time) -> Step {
-        let lease = self.record.lease.max(self.settings.lease);
+        let lease = self.longer_lease();
         // In time to see of each gateway whether it runs, and no sooner: where the store is slow everything is silent for long.
         let is_free = self.record.holder.is_none() || now - self.alive >= lease * 3 / 4;
-        let is_new = !self.rivals.is_seen_since(self.looked);
+        let is_new = !self.peers.is_seen_since(self.looked);
         if is_new && (is_free || self.preference.is_due_soon(now, lease)) {
             return Step::Look;
         }
@@ -431,8 +436,8 @@ impl Lease {
             self.must_read = true;
             return Step::Read;
         }
-        if let Some(holder) = self.record.holder.as_ref().filter(|_| self.rivals.is_known()) {
-            let holders = self.rivals.weight_of(&holder.gateway);
+        if let Some(holder) = self.record.holder.as_ref().filter(|_| self.peers.is_known()) {
+            let holders = self.peers.weight_of(&holder.gateway);
             let weight = self.settings.weight;
             let is_right = holders >= weight || self.is_heavier_there(now);
             self.preference.consider(now, lease, is_right);
@@ -455,12 +460,12 @@ impl Lease {
     fn is_heavier_there(&self, now: Time) -> bool {
         let holder = self.record.holder.as_ref().map(|holder| &holder.gateway);
         let others = [holder, self.record.left_by.as_ref()];
-        self.rivals.is_heavier_there(now, (self.weight(now), self.settings.lease), others)
+        self.peers.is_heavier_there(now, (self.weight(now), self.settings.lease), others)
     }
 
     /// Takes the lease, if it is free.
     fn claim(&mut self, now: Time) -> Option<Step> {
-        let (lease, silence) = (self.record.lease.max(self.settings.lease), now - self.alive);
+        let (lease, silence) = (self.longer_lease(), now - self.alive);
         let is_over = silence >= lease;
         // Nobody is waited for without end who does not take it.
         let yields = silence < lease * YIELDING_LEASES && self.is_heavier_there(now);

@@ -6,16 +6,16 @@
 
 mod group;
 mod lease;
+mod peers;
 mod preference;
 mod record;
-mod rivals;
 mod step;
 
 pub use group::{GroupName, NotGroup};
 pub use lease::Lease;
+pub use peers::{Sign, Signs};
 pub use record::{
     GATEWAY_MAX, GatewayName, Holder, NotGateway, RECORD_MAX, Record, RecordError, UNITS_MAX,
     is_address,
 };
-pub use rivals::{Sign, Signs};
 pub use step::{Outcome, PreviousHolder, Role, Settings, Step, Update, Written};

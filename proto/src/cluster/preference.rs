@@ -17,7 +17,7 @@ pub(super) enum Preference {
     /// Nothing has changed hands since then.
     Settling(Time),
     /// Whoever holds the lease is the right one, until it fails.
-    Content,
+    Satisfied,
     /// It asks.
     Asking,
 }
@@ -60,7 +60,7 @@ impl Preference {
         if let Self::Settling(since) = *self
             && now - since >= lease * SETTLED_LEASES
         {
-            *self = if is_right { Self::Content } else { Self::Asking };
+            *self = if is_right { Self::Satisfied } else { Self::Asking };
         }
     }
 }

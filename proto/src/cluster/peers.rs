@@ -27,7 +27,7 @@ pub struct Sign {
 pub type Signs = BTreeMap<GatewayName, Sign>;
 
 #[derive(Clone, Debug)]
-struct Rival {
+struct Peer {
     sign: Sign,
     first: Time,
     changed: Option<Time>,
@@ -35,14 +35,14 @@ struct Rival {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rivals {
-    seen: BTreeMap<GatewayName, Rival>,
+pub(super) struct Peers {
+    seen: BTreeMap<GatewayName, Peer>,
     at: Option<Time>,
     /// The last look has succeeded.
     is_known: bool,
 }
 
-impl Rivals {
+impl Peers {
     /// They could not be looked at: nobody is waited for, and nobody's weight is known.
     pub(super) fn fail(&mut self, now: Time) {
         *self = Self { at: Some(now), ..Self::default() };
@@ -59,15 +59,15 @@ impl Rivals {
             self.seen.clear();
         }
         let before = std::mem::take(&mut self.seen);
-        let rival = |(name, sign): (GatewayName, Sign)| {
-            let rival = match before.get(&name) {
-                None => Rival { sign, first: now, changed: None },
-                Some(known) if known.sign.mark == sign.mark => Rival { sign, ..known.clone() },
-                Some(known) => Rival { sign, changed: Some(now), ..known.clone() },
+        let peer = |(name, sign): (GatewayName, Sign)| {
+            let peer = match before.get(&name) {
+                None => Peer { sign, first: now, changed: None },
+                Some(known) if known.sign.mark == sign.mark => Peer { sign, ..known.clone() },
+                Some(known) => Peer { sign, changed: Some(now), ..known.clone() },
             };
-            (name, rival)
+            (name, peer)
         };
-        self.seen = signs.into_iter().map(rival).collect();
+        self.seen = signs.into_iter().map(peer).collect();
         (self.at, self.is_known) = (Some(now), true);
     }
 
@@ -78,7 +78,7 @@ impl Rivals {
 
     /// That of one that may have ended since.
     pub(super) fn weight_of(&self, gateway: &GatewayName) -> u16 {
-        self.seen.get(gateway).map_or(0, |rival| rival.sign.weight)
+        self.seen.get(gateway).map_or(0, |peer| peer.sign.weight)
     }
 
     /// Whether there is one with more weight than this, none of `others`, or that may be.
@@ -88,13 +88,13 @@ impl Rivals {
         (weight, lease): (u16, Duration),
         others: [Option<&GatewayName>; 2],
     ) -> bool {
-        let is_there = |rival: &Rival| match rival.changed {
+        let is_there = |peer: &Peer| match peer.changed {
             Some(changed) => now - changed < lease,
-            None => now - rival.first < lease / ABSENT,
+            None => now - peer.first < lease / ABSENT,
         };
-        let mut rivals = self.seen.iter();
-        rivals.any(|(name, rival)| {
-            rival.sign.weight > weight && !others.contains(&Some(name)) && is_there(rival)
+        let mut peers = self.seen.iter();
+        peers.any(|(name, peer)| {
+            peer.sign.weight > weight && !others.contains(&Some(name)) && is_there(peer)
         })
     }
 }
