@@ -3,6 +3,7 @@
 
 mod api;
 mod client;
+mod completion_queue;
 mod object;
 mod request;
 
@@ -151,6 +152,8 @@ impl Image {
             is_locked,
         };
         let requests = Requests::new(api, open.image, Arc::new(Semaphore::new(REQUESTS_MAX)));
+        let requests = requests
+            .map_err(|why| RbdError::Step { what: "cannot open the image".to_owned(), why })?;
         Ok(Self { open: Mutex::new(Some(open)), requests, info })
     }
 

@@ -62,6 +62,8 @@ struct Shared {
     loss: FirstLoss,
     /// Tells the log of a new size.
     watch: AbortHandle,
+    /// Tells those who wait for requests.
+    complete: AbortHandle,
 }
 
 impl Shared {
@@ -81,6 +83,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.watch.abort();
+        self.complete.abort();
     }
 }
 
@@ -99,7 +102,8 @@ pub async fn open(spec: &ImageSpec, options: RbdOptions) -> Result<Rbd, RbdOpenE
         );
     }
     let watch = tell_of_sizes(spec, &image)?;
-    let shared = Shared { image, loss: FirstLoss::default(), watch };
+    let complete = tokio::spawn(image.requests().clone().complete()).abort_handle();
+    let shared = Shared { image, loss: FirstLoss::default(), watch, complete };
     Ok(Rbd { shape, shared: Arc::new(shared) })
 }
 
