@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use longhaul::chain::{self, Login, OpenOptions};
 use longhaul::sealing::Seal;
 use longhaul::uri::Uri;
 use proto::iscsi::sealed::Protection;
-use volume::{Durability, Span, Volume};
+use volume::{Durability, FutureSet, Span, Volume};
 
 use crate::direction::Direction;
 use crate::{Failure, cpu, units};
@@ -131,7 +131,7 @@ impl Load {
     /// Keeps so many requests under way for `time`; how many bytes they moved.
     async fn go_on(&mut self, time: Duration) -> volume::Result<u64> {
         let start = Instant::now();
-        let mut running = FuturesUnordered::new();
+        let mut running = FutureSet::new();
         let mut bytes = 0;
         loop {
             while running.len() < self.depth && start.elapsed() < time {

@@ -6,9 +6,7 @@ pub mod fleet;
 pub mod link;
 #[cfg(feature = "loopback")]
 pub mod loopback;
-mod wake_counter;
 
-pub use volume::check::Random;
+pub use volume::check::{Random, WakeCounter};
 /// For tests that join its machine to those of `proto`, which does not know `volume`.
 pub use volume::layer::reconnect;
-pub use wake_counter::WakeCounter;

@@ -3,7 +3,9 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _};
+use futures_util::stream::{Stream, StreamExt as _};
+
+use crate::FutureSet;
 
 /// Carries out `parts`, at most `most` at a time, and gives each result to `each`. After the first error no
 /// further part is begun; but those under way are waited for before it is returned.
@@ -15,7 +17,7 @@ pub async fn complete_all<T, E>(
     mut each: impl FnMut(T),
 ) -> Result<(), E> {
     let mut parts = std::pin::pin!(parts);
-    let mut under_way = FuturesUnordered::new();
+    let mut under_way = FutureSet::new();
     let (mut all_begun, mut first) = (false, None);
     poll_fn(|context| {
         loop {

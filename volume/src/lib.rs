@@ -13,12 +13,15 @@
 
 mod complete;
 mod error;
+mod future_set;
 mod gate;
 mod loss;
 #[cfg(any(test, feature = "check"))]
 mod random;
 mod span;
 mod volume;
+#[cfg(any(test, feature = "check"))]
+mod wake_counter;
 
 #[cfg(any(test, feature = "check"))]
 pub mod check;
@@ -28,6 +31,7 @@ pub mod tape;
 
 pub use complete::complete_all;
 pub use error::{Blame, Error, Kind, Result, Verb};
+pub use future_set::FutureSet;
 pub use gate::Gate;
 pub use loss::FirstLoss;
 pub use span::{Durability, Space, Span};

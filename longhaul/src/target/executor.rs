@@ -7,13 +7,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
+use proto::scsi::cdb::Kind;
 use proto::time::Time;
+use volume::FutureSet;
 
 use super::fair_queue::QueuedCommand;
 use super::lun::{Answer, Command, LogicalUnit, Nexus, Response};
 use super::shares::{Service, Turn, Turns};
-use proto::scsi::cdb::Kind;
 
 /// Data-out of commands that wait for their turn up to which more is asked for: a client that has to wait for its rate does
 /// not fill the memory that all have in common.
@@ -83,7 +84,7 @@ pub struct Place {
 
 /// The commands of one session; `T` names a task.
 pub struct Executor<T> {
-    runs: FuturesUnordered<Run<T>>,
+    runs: FutureSet<Run<T>>,
     held: u64,
     waiting: VecDeque<Ready<T>>,
     turns: Turns,

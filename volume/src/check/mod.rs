@@ -17,6 +17,7 @@ use futures_util::future::{join, join_all};
 use crate::{Durability, Gate, Kind, Shape, Space, Span, TRANSFER_MAX, Volume};
 
 pub use crate::random::Random;
+pub use crate::wake_counter::WakeCounter;
 #[cfg(test)]
 pub(crate) use neighbours::neighbours;
 pub use truth::truth;

@@ -11,11 +11,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use proto::scsi::command::Command;
 use proto::scsi::unit::optical::{BLOCK_SIZE, DiscStatus};
 use proto::scsi::{Blocks, Capacity};
 use tokio::time::sleep;
+use volume::FutureSet;
 
 use super::DriveArgs;
 use super::image::Image;
@@ -468,7 +469,7 @@ type EndedWrite = (Range<u32>, Result<Executed, Lost>);
 
 /// Writes on their way.
 struct UnderWay {
-    answers: FuturesUnordered<Pending<'static, EndedWrite>>,
+    answers: FutureSet<Pending<'static, EndedWrite>>,
     /// The blocks of the image of those that ended before one that was sent earlier.
     ahead: BTreeMap<u32, u32>,
     /// Up to here all have ended.
@@ -477,10 +478,10 @@ struct UnderWay {
 
 impl UnderWay {
     fn from(at: u32) -> Self {
-        Self { answers: FuturesUnordered::new(), ahead: BTreeMap::new(), at }
+        Self { answers: FutureSet::new(), ahead: BTreeMap::new(), at }
     }
 
-    fn push(&self, blocks: Range<u32>, answer: Answer) {
+    fn push(&mut self, blocks: Range<u32>, answer: Answer) {
         self.answers.push(Box::pin(async move { (blocks, answer.await) }));
     }
 

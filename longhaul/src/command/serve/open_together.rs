@@ -1,6 +1,7 @@
 //! Opens volumes side by side.
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
+use volume::FutureSet;
 
 use crate::failure::Outcome;
 
@@ -20,14 +21,15 @@ pub(super) async fn open_together<V, T, F: Future<Output = Outcome<T>>>(
         async move { (at, opening.await) }
     };
     // In no order: one that takes long must not keep those behind it from being begun.
-    let mut under_way: FuturesUnordered<_> = waiting.by_ref().take(AT_ONCE).map(begin).collect();
+    let mut under_way = FutureSet::new();
+    waiting.by_ref().take(AT_ONCE).for_each(|one| under_way.push(begin(one)));
     while let Some((at, outcome)) = under_way.next().await {
         has_failed |= outcome.is_err();
         if let Some(place) = opened.get_mut(at) {
             *place = Some(outcome);
         }
         if !has_failed {
-            under_way.extend(waiting.next().map(begin));
+            waiting.next().into_iter().for_each(|one| under_way.push(begin(one)));
         }
     }
     opened

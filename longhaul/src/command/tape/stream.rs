@@ -1,9 +1,10 @@
 //! Blocks between a stream and the drive of a server, over lost connections.
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use proto::scsi::Sense;
 use proto::scsi::tape_stream::{Answer, Request, Stream};
 use tokio::time::sleep;
+use volume::FutureSet;
 
 use super::drive::Drive;
 use crate::command::lost_unit::{NoAnswer, WAIT_MAX, answer, connect_again};
@@ -15,12 +16,12 @@ use crate::store::scsi::{Completion, Executed, Lost, Pending};
 pub(super) struct Link<'d> {
     pub(super) drive: &'d mut Drive,
     limit: ReconnectLimit,
-    answers: FuturesUnordered<Pending<'static, (u64, Result<Executed, Lost>)>>,
+    answers: FutureSet<Pending<'static, (u64, Result<Executed, Lost>)>>,
 }
 
 impl<'d> Link<'d> {
     pub(super) fn new(drive: &'d mut Drive, limit: ReconnectLimit) -> Self {
-        Self { drive, limit, answers: FuturesUnordered::new() }
+        Self { drive, limit, answers: FutureSet::new() }
     }
 
     /// Sends what a stream has to send by now.
@@ -89,7 +90,7 @@ impl<'d> Link<'d> {
 
     /// Connects again, as long as an outage may last. What was under way has no answer any more.
     async fn connect_again(&mut self, stream: &mut impl Stream) -> Outcome {
-        self.answers = FuturesUnordered::new();
+        self.answers = FutureSet::new();
         stream.lost();
         if !stream.is_lost() {
             return Ok(());

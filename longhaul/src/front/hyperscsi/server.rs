@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable, abortable};
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use host::link;
 use proto::hyperscsi::{
     Config, ConnectionId, Ended, Endpoint, Fill, Level, Outbox, Server as Machine, ServerEvent,
@@ -22,6 +22,7 @@ use proto::time::Time;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
+use volume::FutureSet;
 
 use super::connection::{Admitted, Connection, EndOfConnection, Managing, Refusal, admit};
 use super::node::Node;
@@ -70,10 +71,10 @@ pub struct Server {
     /// How often connections were polled.
     #[cfg(test)]
     polls: u64,
-    admissions: FuturesUnordered<Abortable<Admission>>,
+    admissions: FutureSet<Abortable<Admission>>,
     /// Whose admissions these are.
     undecided: BTreeMap<ConnectionId, Undecided>,
-    managing: FuturesUnordered<Managing>,
+    managing: FutureSet<Managing>,
     /// Sessions that have ended, whose commands may still run.
     ending: JoinSet<()>,
     /// When it is noted again how connections are.
@@ -109,9 +110,9 @@ impl Server {
             busy: BTreeSet::new(),
             #[cfg(test)]
             polls: 0,
-            admissions: FuturesUnordered::new(),
+            admissions: FutureSet::new(),
             undecided: BTreeMap::new(),
-            managing: FuturesUnordered::new(),
+            managing: FutureSet::new(),
             ending: JoinSet::new(),
             note_at: Time::ZERO,
             busy_poll: BusyPoll::new(awake),

@@ -6,9 +6,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use tokio::sync::oneshot;
+use volume::FutureSet;
 
 use super::joining::{Entry, Join, SessionInfo};
 use crate::target;
@@ -29,7 +30,7 @@ pub(super) enum AfterClear {
 /// The task management under way; `R` names a request.
 pub(super) struct TaskManagement<R> {
     /// Functions that concern other sessions.
-    running: FuturesUnordered<Running<R>>,
+    running: FutureSet<Running<R>>,
     /// What waits for tasks of this session to end, by the number that the protocol machine knows it by.
     clears: BTreeMap<u64, AfterClear>,
     next_clear: u64,
@@ -37,7 +38,7 @@ pub(super) struct TaskManagement<R> {
 
 impl<R> Default for TaskManagement<R> {
     fn default() -> Self {
-        Self { running: FuturesUnordered::new(), clears: BTreeMap::new(), next_clear: 0 }
+        Self { running: FutureSet::new(), clears: BTreeMap::new(), next_clear: 0 }
     }
 }
 

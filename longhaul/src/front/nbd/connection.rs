@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::StreamExt;
 use proto::nbd::{self, Command, Errno, ErrorReply, Event, Machine, Reply, Request, Violation};
 use proto::time::Time;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use volume::Volume;
+use volume::{FutureSet, Volume};
 
 use super::connection_pause::Pause;
 use super::mapping::{self, durability, space, span};
@@ -72,7 +72,7 @@ pub(super) async fn serve(
     mut shutdown: Shutdown,
 ) -> Result<(), Broken> {
     let mut connection = Connection::new(stream, machine);
-    let mut in_flight = FuturesUnordered::new();
+    let mut in_flight = FutureSet::new();
     let begin = |request| perform(Arc::clone(&volume), request);
     let served = unless_broken(connection.serve(&mut in_flight, begin, &mut shutdown)).await;
     // A request that panics is taken out by that, so that the others can be waited for.
@@ -113,7 +113,7 @@ impl Connection {
 
     async fn serve<F: Future<Output = Done>>(
         &mut self,
-        in_flight: &mut FuturesUnordered<F>,
+        in_flight: &mut FutureSet<F>,
         begin: impl Fn(Request) -> F,
         shutdown: &mut Shutdown,
     ) -> Result<(), Broken> {

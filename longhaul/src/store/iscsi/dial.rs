@@ -7,9 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
+use volume::FutureSet;
 
 use super::error::SessionError;
 use crate::net::tcp_tuning::send_at_once;
@@ -53,7 +54,7 @@ where
     F: Future<Output = Result<T, E>>,
     A: Future<Output = ()>,
 {
-    let mut trying = FuturesUnordered::new();
+    let mut trying = FutureSet::new();
     let mut failure = None;
     loop {
         let ended = match addresses.next() {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::stream::{self, FuturesUnordered, Stream};
+use futures_util::stream::{self, Stream};
 use tokio::sync::oneshot;
 
 use super::file::{FileError, JournalFile};
@@ -17,7 +17,7 @@ use super::overlay::{Part, Sending, Source};
 use super::shared::Shared;
 use super::status::{Failure, IsFence, LayerStatus, Outcome};
 use crate::layer::reconnect::Task;
-use crate::{Error, GroupChange, Kind, Span, Volume, complete_all};
+use crate::{Error, FutureSet, GroupChange, Kind, Span, Volume, complete_all};
 
 /// How many times it looks for more before it lets others run.
 const ROUNDS_MAX: usize = 16;
@@ -34,7 +34,7 @@ type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub(super) struct Worker {
     destinations: Destinations,
     shared: Arc<Shared>,
-    carried: FuturesUnordered<Carried>,
+    carried: FutureSet<Carried>,
     outcomes: Vec<Outcome>,
     /// Told when the last group was handed over to the store.
     handed_over: Option<oneshot::Receiver<()>>,
@@ -70,7 +70,7 @@ impl Worker {
         Self {
             destinations: Destinations { inner, file, is_fence, discards_are_hints },
             shared,
-            carried: FuturesUnordered::new(),
+            carried: FutureSet::new(),
             outcomes: Vec::new(),
             handed_over: None,
             idle: None,

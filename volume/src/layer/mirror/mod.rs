@@ -21,7 +21,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::StreamExt as _;
 use tokio::sync::{Notify, oneshot};
 
 use self::core::Core;
@@ -31,8 +31,8 @@ use super::range_lock::RangeLock;
 use super::reconnect::Runtime;
 use crate::loss::FirstLoss;
 use crate::{
-    Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, TRANSFER_MAX, Verb,
-    Volume, Work,
+    Durability, Error, Extent, ExtentMap, FutureSet, Kind, Result, Shape, Space, Span,
+    TRANSFER_MAX, Verb, Volume, Work,
 };
 
 pub use open::{MirrorError, MirrorOptions, Opening, create, replace};
@@ -530,7 +530,7 @@ impl Shared {
 
     /// Reads from the fastest member. If that fails, or takes too long, another is asked too: one that has all by then.
     async fn read_any(self: &Arc<Self>, span: Span) -> Result<Bytes> {
-        let mut under_way = FuturesUnordered::new();
+        let mut under_way = FutureSet::new();
         let (mut asked, mut first) = (Vec::new(), None);
         let read = |at| async move { (at, self.read_from(at, span).await) };
         loop {
@@ -553,7 +553,10 @@ impl Shared {
                     tracing::warn!("read from another member of the mirror: {}", chain_of(&why));
                     first.get_or_insert(why);
                 }
-                None => under_way.extend(self.next_reader(span, &mut asked).map(read)),
+                None => {
+                    let next = self.next_reader(span, &mut asked).map(read);
+                    next.into_iter().for_each(|asked| under_way.push(asked));
+                }
             }
         }
     }

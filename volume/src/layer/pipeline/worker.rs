@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures_util::stream::{FuturesUnordered, Stream};
+use futures_util::stream::Stream;
 
 use super::core::{Order, Outcome};
 use super::piece::Rope;
 use super::shared::Shared;
-use crate::{Durability, Error, Extent, Kind, Result, Span, Verb, Volume};
+use crate::{Durability, Error, Extent, FutureSet, Kind, Result, Span, Verb, Volume};
 
 /// How many times it looks for more before it lets others run: what lies beneath may answer at once.
 const ROUNDS_MAX: usize = 16;
@@ -27,7 +27,7 @@ type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub(super) struct Worker {
     inner: Arc<dyn Volume>,
     shared: Arc<Shared>,
-    carried: FuturesUnordered<Carried>,
+    carried: FutureSet<Carried>,
     orders: VecDeque<Order>,
     outcomes: Vec<Outcome>,
     over: bool,
@@ -38,7 +38,7 @@ impl Worker {
         Self {
             inner,
             shared,
-            carried: FuturesUnordered::new(),
+            carried: FutureSet::new(),
             orders: VecDeque::new(),
             outcomes: Vec::new(),
             over: false,
