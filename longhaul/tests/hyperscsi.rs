@@ -270,15 +270,23 @@ async fn volume_has_the_higher_level_of_both_ends() {
         let status = running.node.status();
         assert_eq!(status.sessions[0].protection.as_deref(), Some(level.name()));
         check::volume(1, Arc::clone(&disk) as Arc<dyn Volume>).await;
-        // More is demanded now: what is below ends at once, and begins anew.
+        let number = status.sessions[0].number;
+        // More is demanded now: what is below goes over to it.
         let target = IscsiName::new(TARGET).unwrap();
         let policy = offering.policy.clone().demanding(target, Protection::Encrypt);
-        let (ended, gone) = running.node.replace(Offering { policy, ..offering });
-        assert_eq!(ended, usize::from(level != Encrypt));
+        let (ended, gone) = running.node.replace(Offering { policy, ..offering.clone() });
+        assert_eq!(ended, 0);
         gone.await;
-        disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
-        let status = running.node.status();
-        assert_eq!(status.sessions[0].protection.as_deref(), Some("encrypt"));
+        while running.node.status().sessions[0].protection.as_deref() != Some("encrypt") {
+            disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
+        }
+        check::volume(1, Arc::clone(&disk) as Arc<dyn Volume>).await;
+        // And back, as far as the client lets it.
+        running.node.replace(offering).1.await;
+        while running.node.status().sessions[0].protection.as_deref() != Some(level.name()) {
+            disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
+        }
+        assert_eq!(running.node.status().sessions[0].number, number, "it is the same session");
     }
 }
 

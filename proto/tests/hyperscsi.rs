@@ -18,6 +18,8 @@ mod mtu;
 mod net;
 #[path = "hyperscsi/paths.rs"]
 mod paths;
+#[path = "hyperscsi/reauthentication.rs"]
+mod reauthentication;
 #[path = "hyperscsi/search.rs"]
 mod search;
 

@@ -202,6 +202,7 @@ impl Session {
             SessionMessage::ColdReset(units) => {
                 return self.device.luns().all(|unit| units.contains(&unit));
             }
+            SessionMessage::Demanded => {}
             SessionMessage::End(_) | SessionMessage::LogOut => return true,
         }
         false

@@ -33,6 +33,8 @@ pub enum SessionMessage {
     /// Units of its target were added, removed or have grown: from now on it has this view of the target. Tell when
     /// the session uses it.
     Changed(Arc<TargetDevice>, oneshot::Sender<()>),
+    /// Another protection may be demanded of it than it has.
+    Demanded,
 }
 
 /// Why a session has to end that did not ask for it.

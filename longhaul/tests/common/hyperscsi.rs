@@ -104,7 +104,9 @@ impl Raw {
         }
         while let Some(event) = self.machine.poll_event() {
             match event {
-                ClientEvent::Connected { devices, .. } => self.devices = devices,
+                ClientEvent::Connected { devices, .. } | ClientEvent::Changed { devices } => {
+                    self.devices = devices;
+                }
                 ClientEvent::Completed(id, reply) => drop(self.replies.insert(id, reply)),
                 ClientEvent::TaskManaged(id, response) => drop(self.managed.insert(id, response)),
                 ClientEvent::Managed(..) => {}

@@ -1,6 +1,7 @@
 //! The client's machine.
 
 mod queries;
+mod reauthentication;
 mod requests;
 mod search;
 mod sending;
@@ -11,20 +12,21 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use subtle::ConstantTimeEq as _;
 
+use reauthentication::Coming;
 use requests::{Answer, Kind, Requests};
 use search::Search;
 
 use super::address::{Address, Endpoint, Transmit};
 use super::codec::{
-    COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
-    read_devices,
+    COOKIE_LEN, Checksum, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN,
+    devices_request, read_devices,
 };
 use super::command::{
     CDB_MAX, CDB_MIN, Command, Device, Handle, Reply, Request, RequestId, TaskFunction,
     TaskResponse,
 };
 use super::compression::Compression;
-use super::config::{Config, Fill, Random, Remote};
+use super::config::{Config, Fill, Random, Remote, Terms};
 use super::ended::Ended;
 use super::keys::SiteKeys;
 use super::noise::{Noise, Part};
@@ -42,6 +44,11 @@ pub enum ClientEvent {
         /// The server's key.
         server: PublicKey,
         /// The devices that this client may use.
+        devices: Vec<Device>,
+    },
+    /// The server has changed levels, or what may be written (spec, 10).
+    Changed {
+        /// All devices, as they are from now on.
         devices: Vec<Device>,
     },
     /// A command has ended.
@@ -146,6 +153,8 @@ struct Running {
     devices: Option<Vec<Device>>,
     /// The last re-authentication: its epoch and ADN_REPLY.
     next_epoch: Option<(u8, Vec<u8>)>,
+    /// What it has brought, until that counts.
+    coming: Option<Coming>,
     /// The probe time-outs when the server was last asked for a reset.
     asked: u32,
     blocked: Option<Time>,
@@ -299,13 +308,13 @@ impl Client {
         body.extend_from_slice(&noise.write(&own.emit()));
         let header = Header::new(Opcode::AdnReply, Sec::Handshake, false);
         let proof = Header { cid: server_cid, ..header }.with_body(&body).into();
-        let (slots, compression, has_checksum) =
-            (options.slots, options.compression, options.checksum);
+        let (slots, compression) = (options.slots, options.compression);
+        let checksum = Checksum::at_setup(options.checksum);
         let peer = (server_cid, self.endpoint);
         let transport = Transport::new(now, false, peer, noise.finish(), (&self.config, options));
         let transport = transport.ok_or(Ended::NoCipher)?;
         let compression = Compression::agreed(self.config.codecs, compression);
-        let mut requests = Requests::new(slots, self.config.credit, (compression, has_checksum));
+        let mut requests = Requests::new(slots, self.config.credit, (compression, checksum));
         requests.manage(Kind::Devices, devices_request());
         Ok(Running {
             transport,
@@ -317,6 +326,7 @@ impl Client {
             give_up,
             devices: None,
             next_epoch: None,
+            coming: None,
             asked: 0,
             blocked: None,
         })
@@ -326,6 +336,8 @@ impl Client {
         let State::Running(running) = &mut self.state else { return };
         let (packet, random) = ((header, packet), &mut self.random);
         let Some(body) = running.transport.open(now, from, packet, random) else { return };
+        // A message of the new epoch may be in what it has brought.
+        running.change(&self.config, &mut self.events);
         running.proof = None;
         let transport = &mut running.transport;
         let taken = match header.opcode {
@@ -344,8 +356,7 @@ impl Client {
                 }
             }
             Opcode::AdnRequest => {
-                let identity = &self.config.identity;
-                running.reauthenticate(now, identity, body, random);
+                running.reauthenticate(now, &self.config, body, random);
                 true
             }
             _ => {
@@ -378,6 +389,7 @@ impl Client {
                     running.transport.end(Ended::Violation(why));
                     return None;
                 }
+                running.transport.set_devices(&devices);
                 running.devices = Some(devices.clone());
                 Some(ClientEvent::Connected { server: running.server, devices })
             }),
@@ -439,6 +451,11 @@ impl Client {
         }
     }
 
+    /// What counts of this end's configuration from the next re-authentication on (spec, 10).
+    pub fn set_terms(&mut self, terms: Terms) {
+        self.config.set_terms(terms);
+    }
+
     /// Opens another path to the server, once there is a connection; false if it has as many as were agreed on
     /// ([`Config::paths`]). Data go by it when the server was reached by it, and for as long as that is so.
     pub fn add_path(&mut self, now: Time, endpoint: Endpoint) -> bool {
@@ -459,8 +476,9 @@ impl Client {
     pub fn submit(&mut self, now: Time, command: Command) -> Result<RequestId, SubmitError> {
         let running = self.connected()?;
         let devices = running.devices.as_deref().unwrap_or_default();
-        let device = devices.iter().find(|device| device.handle == command.device);
-        let level = device.ok_or(SubmitError::NoSuchDevice)?.level;
+        if !devices.iter().any(|device| device.handle == command.device) {
+            return Err(SubmitError::NoSuchDevice);
+        }
         let data_max = running.transport.options().data_max;
         let fits = (CDB_MIN..=CDB_MAX).contains(&command.cdb.len())
             && command.data_out.len() as u64 <= u64::from(data_max)
@@ -468,7 +486,7 @@ impl Client {
         if !fits {
             return Err(SubmitError::Length);
         }
-        let id = running.requests.command(command, level);
+        let id = running.requests.command(command);
         running.begin(now);
         Ok(id)
     }
@@ -572,37 +590,6 @@ impl Running {
         let is_blocked = self.requests.is_blocked(slots);
         let later = now + self.transport.probe_timeout() * BLOCKED;
         self.blocked = is_blocked.then(|| self.blocked.unwrap_or(later));
-    }
-
-    /// Answers the server's re-authentication (spec, 10).
-    fn reauthenticate(
-        &mut self,
-        now: Time,
-        identity: &crate::identity::Identity,
-        body: &[u8],
-        random: &mut Random,
-    ) {
-        let Some((&[2, epoch, 0, 0], message)) = body.split_first_chunk() else {
-            return self.transport.end(Ended::Violation("a malformed re-authentication"));
-        };
-        if let Some((last, reply)) = &self.next_epoch
-            && *last == epoch
-        {
-            return self.transport.control(Opcode::AdnReply, reply.clone());
-        }
-        let (root, newest) = self.transport.epochs.root();
-        if ((newest + 1) & 3) as u8 != epoch || !self.transport.epochs.is_settled() {
-            return;
-        }
-        let mut noise = Noise::next(Part::Responder, identity, &self.server, root, &mut random.0);
-        if noise.read(message).is_err() {
-            return self.transport.end(Ended::Violation("a re-authentication with other keys"));
-        }
-        let mut reply = vec![2, epoch, 0, 0];
-        reply.extend_from_slice(&noise.write(&[]));
-        self.transport.control(Opcode::AdnReply, reply.clone());
-        self.next_epoch = Some((epoch, reply));
-        self.transport.epochs.advance(now, noise.finish());
     }
 
     /// Does what is due; packets of set-up and reset.

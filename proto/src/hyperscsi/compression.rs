@@ -62,6 +62,8 @@ const PASSED_MAX: u32 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Compression {
     codecs: Vec<&'static dyn Codec>,
+    /// What was agreed on earlier too: data may be under way.
+    known: Vec<&'static dyn Codec>,
     /// Messages that go as they are before it is tried again, and how many there are next time.
     passing: u32,
     pass_next: u32,
@@ -70,9 +72,20 @@ pub(super) struct Compression {
 impl Compression {
     /// Of the codecs of this end those whose bits were agreed on.
     pub(super) fn agreed(codecs: Codecs, bits: u16) -> Self {
+        let mut agreed = Self { pass_next: 1, ..Self::default() };
+        agreed.change(codecs, bits);
+        agreed
+    }
+
+    /// Those whose bits are agreed on from now on; what was compressed before is restored as ever.
+    pub(super) fn change(&mut self, codecs: Codecs, bits: u16) {
         let is_agreed = |codec: &&&dyn Codec| codec.algorithm().bit() & bits != 0;
-        let codecs = codecs.iter().filter(is_agreed).copied().collect();
-        Self { codecs, passing: 0, pass_next: 1 }
+        self.codecs = codecs.iter().filter(is_agreed).copied().collect();
+        for codec in &self.codecs {
+            if !self.known.iter().any(|known| known.algorithm() == codec.algorithm()) {
+                self.known.push(*codec);
+            }
+        }
     }
 
     /// What this end compresses by.
@@ -111,7 +124,7 @@ impl Compression {
         if number == 0 {
             return (data.len() == len).then_some(data);
         }
-        let codec = self.codecs.iter().find(|codec| codec.algorithm().number() == number)?;
+        let codec = self.known.iter().find(|codec| codec.algorithm().number() == number)?;
         if len > LEN_MAX {
             return None;
         }

@@ -158,6 +158,24 @@ pub struct Config {
     pub place: Box<[u8]>,
 }
 
+/// What an end may change while there are connections: it counts for them from the next re-authentication on (spec, 10). The
+/// fields are those of [`Config`].
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The ciphers of packets, the preferred one first.
+    pub ciphers: Ciphers,
+    /// The most data of one command; connections keep a larger number that they have.
+    pub data_max: u32,
+    /// Commands at a time.
+    pub slots: u16,
+    /// Without a packet for as long, a packet is asked for.
+    pub keep_alive: Duration,
+    /// How data of commands may be compressed.
+    pub codecs: Codecs,
+    /// Data of commands have checksums.
+    pub checksum: bool,
+}
+
 /// The longest packet that every link must carry.
 pub const PACKET_MIN: u16 = 1200;
 
@@ -210,6 +228,25 @@ impl Config {
             timing: Timing::ETHERNET,
             ..Self::ip(identity, site_key, ciphers)
         }
+    }
+
+    /// What of it may change while there are connections.
+    #[must_use]
+    pub const fn terms(&self) -> Terms {
+        Terms {
+            ciphers: self.ciphers,
+            data_max: self.data_max,
+            slots: self.slots,
+            keep_alive: self.keep_alive,
+            codecs: self.codecs,
+            checksum: self.checksum,
+        }
+    }
+
+    pub(super) const fn set_terms(&mut self, terms: Terms) {
+        let Terms { ciphers, data_max, slots, keep_alive, codecs, checksum } = terms;
+        (self.ciphers, self.data_max, self.slots) = (ciphers, data_max, slots);
+        (self.keep_alive, self.codecs, self.checksum) = (keep_alive, codecs, checksum);
     }
 
     /// What makes this cipher of a key, if this end has it.

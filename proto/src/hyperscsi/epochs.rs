@@ -73,8 +73,14 @@ impl Epochs {
         (self.begun, self.sent.max(self.opened))
     }
 
-    /// A re-authentication has succeeded.
-    pub(super) fn advance(&mut self, now: Time, root: Root) {
+    /// The epoch whose keys this end sends with.
+    pub(super) const fn sending(&self) -> u64 {
+        self.sending_epoch
+    }
+
+    /// A re-authentication has succeeded; the keys of the new epoch may be for another cipher.
+    pub(super) fn advance(&mut self, now: Time, root: Root, new_cipher: Option<NewCipher>) {
+        self.new_cipher = new_cipher.unwrap_or(self.new_cipher);
         self.newest += 1;
         self.begun = now;
         self.opened = 0;

@@ -57,7 +57,7 @@ pub use command::{
 pub use compression::{Algorithm, Codec, Codecs};
 pub use config::{
     Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, PATHS_MAX, Remote, SITE_KEY_LEN, SLOTS,
-    SiteKey, Timing,
+    SiteKey, Terms, Timing,
 };
 pub use ended::Ended;
 pub use path::{PathState, PathStats};

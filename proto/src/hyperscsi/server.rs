@@ -1,6 +1,7 @@
 //! The server's machine.
 
 mod admission;
+mod reauthentication;
 mod session;
 mod sessions;
 mod slots;
@@ -20,7 +21,7 @@ use super::aead::Aead;
 use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood};
 use super::command::{Command, Device, Handle, Level, Reply, Request, TaskFunction, TaskResponse};
 use super::compression::Algorithm;
-use super::config::{Config, Fill, Random};
+use super::config::{Config, Fill, Random, Terms};
 use super::ended::Ended;
 use super::path::PathStats;
 use crate::identity::PublicKey;
@@ -74,6 +75,13 @@ pub enum ServerEvent {
         device: Handle,
         /// The function.
         function: TaskFunction,
+    },
+    /// What [`Server::change_devices`] wanted counts from now on; or the client does not take it, and all is as it was.
+    Changed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Whether the client takes it.
+        is_taken: bool,
     },
     /// A connection is over. Its requests need no answers any more.
     Ended {
@@ -142,11 +150,14 @@ impl Server {
             self.handle_setup(now, from, &header, body);
             return;
         }
-        let (random, connection) = (&mut self.random, ConnectionId(header.cid));
-        let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, random);
+        let (means, connection) = ((&self.config, &mut self.random), ConnectionId(header.cid));
+        let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, means);
         let Some(arrived) = self.sessions.change(header.cid, handle) else { return };
         self.touched.insert(header.cid);
         self.events.extend(arrived.map(|arrived| arrived.event(connection)));
+        let changed = self.sessions.change(header.cid, Session::take_changed).flatten();
+        let changed = changed.map(|is_taken| ServerEvent::Changed { connection, is_taken });
+        self.events.extend(changed);
         self.settle(header.cid);
     }
 
@@ -267,6 +278,17 @@ impl Server {
     /// Lets a proven client use these devices.
     pub fn accept(&mut self, now: Time, connection: ConnectionId, devices: Vec<Device>) {
         self.sessions.change(connection.0, |session| session.accept(now, devices));
+    }
+
+    /// Changes levels and read-only flags of the devices that an accepted client has, by a re-authentication that begins now
+    /// (spec, 10). [`ServerEvent::Changed`] tells when that counts.
+    pub fn change_devices(&mut self, _now: Time, connection: ConnectionId, devices: Vec<Device>) {
+        self.sessions.change(connection.0, |session| session.change_devices(devices));
+    }
+
+    /// What counts of this end's configuration from the next re-authentication of each connection on (spec, 10).
+    pub fn set_terms(&mut self, terms: Terms) {
+        self.config.set_terms(terms);
     }
 
     /// Forgets a proven client without a word.

@@ -1,9 +1,12 @@
 //! What both ends of a connection do alike: packets, acknowledgements, recovery, timers.
 
 mod paths;
+mod terms;
 
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
+
+use terms::{Levels, Next};
 
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
@@ -64,7 +67,11 @@ pub(super) struct Transport {
     /// Slots whose message has something to send, and its priority: the highest first.
     ready: VecDeque<(u8, u16)>,
     controls: VecDeque<Control>,
+    /// Those of the epoch that this end sends in.
     options: Options,
+    levels: Levels,
+    /// What counts from the newest epoch on, until this end sends in it.
+    next: Option<Next>,
     forged: u64,
     /// What acknowledgements grant: bytes and slots.
     grant: (u64, u16),
@@ -103,6 +110,8 @@ impl Transport {
             grant: (0, 0),
             granted: (options.credit.unwrap_or(0), options.slots),
             options,
+            levels: Levels::default(),
+            next: None,
             ended: None,
         })
     }
@@ -180,6 +189,7 @@ impl Transport {
             }
             return None;
         };
+        self.change_terms();
         let is_command = matches!(header.opcode, Opcode::Request | Opcode::Reply);
         if header.sec != Sec::Encrypt && !is_command {
             self.end(Ended::Violation("a packet that only commands may send unencrypted"));
@@ -480,7 +490,7 @@ impl Transport {
             cid: self.peer_cid,
             path: path_number,
             number,
-            sec: message.sec,
+            sec: self.levels.sec(message),
             slot,
             last: part.last,
             frag: (part.range.start as usize / most % 1024) as u16,

@@ -25,7 +25,7 @@ impl Codec for OneByte {
 }
 
 const NONE: Codecs = &[];
-const LZ4: Codecs = &[&OneByte(Algorithm::Lz4)];
+pub(super) const LZ4: Codecs = &[&OneByte(Algorithm::Lz4)];
 const ZSTD: Codecs = &[&OneByte(Algorithm::Zstd)];
 const BOTH: Codecs = &[&OneByte(Algorithm::Zstd), &OneByte(Algorithm::Lz4)];
 

@@ -75,6 +75,8 @@ pub struct Net {
     pub client_at: Endpoint,
     pub events: Vec<ClientEvent>,
     pub ended: Vec<Ended>,
+    /// Of each change of devices whether the client has taken it.
+    pub changes: Vec<bool>,
     pub disk: Vec<u8>,
     /// How often the counter was incremented.
     pub counter: u64,
@@ -93,6 +95,8 @@ pub struct Net {
     pub changes_data: Option<[u8; 5]>,
     /// Longer packets do not arrive.
     pub mtu: usize,
+    /// Packets with this fifth byte do not arrive.
+    pub swallows: Option<u8>,
     /// Nothing arrives at the client.
     pub deaf: bool,
     /// An abort is answered before the command that it ends.
@@ -167,6 +171,7 @@ impl Net {
             client_at: endpoint(1111),
             events: Vec::new(),
             ended: Vec::new(),
+            changes: Vec::new(),
             disk: vec![0; 4096 * BLOCK],
             counter: 0,
             executed: 0,
@@ -178,6 +183,7 @@ impl Net {
             decides: true,
             changes_data: None,
             mtu: usize::MAX,
+            swallows: None,
             deaf: false,
             answers_aborts_first: false,
         }
@@ -223,7 +229,8 @@ impl Net {
     pub fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
         self.wiretap.push((to, bytes.to_vec()));
         let weather = self.way(to).map_or(self.weather, |way| way.weather);
-        if self.random.below(1000) < weather.losses || bytes.len() > self.mtu {
+        let is_swallowed = bytes.get(4).copied() == self.swallows && self.swallows.is_some();
+        if self.random.below(1000) < weather.losses || bytes.len() > self.mtu || is_swallowed {
             return;
         }
         let mut bytes = bytes.to_vec();
@@ -309,6 +316,7 @@ impl Net {
                 };
                 self.server.task_managed(self.now, connection, request, response);
             }
+            ServerEvent::Changed { is_taken, .. } => self.changes.push(is_taken),
             ServerEvent::Ended { reason, .. } => self.ended.push(reason),
         }
     }

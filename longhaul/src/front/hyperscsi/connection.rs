@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use super::node::{ConnectionState, Entry, Node, SessionInfo, identity};
 use super::tasks::{Arrival, Tasks};
+use crate::net::shared_level::SharedLevel;
 use crate::target::lun::{Initiator, Response, TargetDevice};
 use crate::target::sessions::{
     AddSessionError, EndReason, SessionHandle, SessionMessage, Sessions,
@@ -49,11 +50,17 @@ struct Session {
 pub(super) struct Connection {
     client: PublicKey,
     port: u64,
+    /// The lowest level that it takes.
+    least: Level,
     peer: String,
     state: Arc<ConnectionState>,
     sessions: Vec<Session>,
     /// The session and the unit of each device, by its handle; nothing where that disk is not served any more.
     devices: Vec<Option<(usize, u16)>>,
+    /// What it was told of them last.
+    table: Vec<Device>,
+    /// Another level may be demanded than they have.
+    is_demanded: bool,
 }
 
 /// A connection that is let in, and what is told of it.
@@ -110,7 +117,12 @@ pub(super) async fn admit(
         let identity = identity(client, port, &target);
         let (handle, level) = loop {
             let level = node.least(client, &target).max(least);
-            let info = || SessionInfo { peer: peer.clone(), level, connection: Arc::clone(&state) };
+            let connection = || Arc::clone(&state);
+            let info = || SessionInfo {
+                peer: peer.clone(),
+                level: Arc::new(SharedLevel::new(level)),
+                connection: connection(),
+            };
             match node.sessions().add(&identity, node.quota(), info) {
                 Ok(handle) => break (handle, level),
                 Err(AddSessionError::Taken(old)) => old.gone().await,
@@ -137,7 +149,17 @@ pub(super) async fn admit(
         let handles = first..places.len() as u16;
         sessions.push(Session { handles, device, tasks, handle });
     }
-    let connection = Connection { client, port, peer, state, sessions, devices: places };
+    let connection = Connection {
+        client,
+        port,
+        least,
+        peer,
+        state,
+        sessions,
+        devices: places,
+        table: devices.clone(),
+        is_demanded: false,
+    };
     if devices.is_empty() {
         return Err(Refusal::Unknown);
     }
@@ -227,6 +249,7 @@ impl Connection {
         for (number, session) in self.sessions.iter_mut().enumerate() {
             while let Poll::Ready(message) = session.handle.messages.poll_recv(cx) {
                 let message = message.ok_or(EndOfConnection::Stopped)?;
+                self.is_demanded |= matches!(message, SessionMessage::Demanded);
                 if let SessionMessage::Changed(device, _) = &message {
                     let stays = |unit| device.shares(&session.device, unit);
                     for place in &mut self.devices {
@@ -243,6 +266,45 @@ impl Connection {
                     continue;
                 }
                 session.take(message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The devices as they are to be, if that is another level than they have.
+    pub(super) fn poll_demanded(&mut self, node: &Node) -> Option<Vec<Device>> {
+        if !std::mem::take(&mut self.is_demanded) {
+            return None;
+        }
+        let before = self.table.clone();
+        for session in &self.sessions {
+            let level = node.level(&session.handle.entry, self.least);
+            let devices = self.table.iter_mut();
+            let of_session = devices.filter(|device| session.handles.contains(&device.handle.0));
+            of_session.for_each(|device| device.level = level);
+        }
+        (self.table != before).then(|| self.table.clone())
+    }
+
+    /// Whether data of a device are not protected.
+    pub(super) fn is_unprotected(&self) -> bool {
+        self.table.iter().any(|device| device.level == Level::None)
+    }
+
+    /// The client has these levels now, or has refused them; fails if less is left than is demanded.
+    pub(super) fn changed(&mut self, node: &Node, is_taken: bool) -> Result<(), EndOfConnection> {
+        for session in &self.sessions {
+            let (entry, first) = (&session.handle.entry, usize::from(session.handles.start));
+            let level = self.table.get_mut(first..usize::from(session.handles.end));
+            let Some([device, rest @ ..]) = level else { continue };
+            if is_taken {
+                entry.transport.level.set(device.level);
+                continue;
+            }
+            device.level = entry.transport.level.get();
+            rest.iter_mut().for_each(|other| other.level = device.level);
+            if device.level < node.level(entry, self.least) {
+                return Err(EndOfConnection::Changed);
             }
         }
         Ok(())
@@ -333,6 +395,7 @@ impl Session {
                     return Err(EndReason::Reset.into());
                 }
             }
+            SessionMessage::Demanded => {}
             SessionMessage::End(why) => return Err(why.into()),
             SessionMessage::LogOut => return Err(EndOfConnection::Changed),
         }

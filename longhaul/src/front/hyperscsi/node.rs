@@ -16,11 +16,12 @@ use crate::ciphers::Ciphers;
 use crate::compression::Compression;
 use crate::front::iscsi;
 use crate::net::hyperscsi_link::shown;
+use crate::net::shared_level::SharedLevel;
 use crate::sealing;
 use crate::target::lun::{Administrator, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::{self, Authorization};
-use crate::target::sessions::{ClientQuota, Identity, SessionEntry, Sessions};
+use crate::target::sessions::{ClientQuota, Identity, SessionEntry, SessionMessage, Sessions};
 use crate::target::status::{LinkLosses, PathStatus, Status};
 
 /// Sessions that one client has at a time.
@@ -47,7 +48,7 @@ pub(super) struct SessionInfo {
     /// Where its client is.
     pub(super) peer: String,
     /// The level of its units.
-    pub(super) level: Level,
+    pub(super) level: Arc<SharedLevel>,
     /// How its connection is.
     pub(super) connection: Arc<ConnectionState>,
 }
@@ -129,17 +130,17 @@ impl Authorization for Admittance {
     fn administers(&self, session: &Entry) -> bool {
         match &session.identity.client {
             // Below that level whoever is on the path could read what is asked for, or write it himself.
-            ClientId::Key(key) if session.transport.level == Level::Encrypt => {
+            ClientId::Key(key) if session.transport.level.get() == Level::Encrypt => {
                 self.policy.key_administers(*key)
             }
             _ => false,
         }
     }
 
+    /// A session gets the level that is demanded of it by a re-authentication, and ends if its client takes none.
     fn keeps(&self, _before: &Self, session: &Entry) -> bool {
         let Identity { client, target, .. } = &session.identity;
-        let (ClientId::Key(key), Some(target)) = (client, target) else { return false };
-        session.transport.level >= self.least(*key, target)
+        matches!(client, ClientId::Key(_)) && target.is_some()
     }
 }
 
@@ -171,10 +172,14 @@ impl Node {
     }
 
     /// Puts `offering` in place of what was served. Sessions that it still permits are not disturbed; the others are
-    /// ended. Returns how many these are, and a future that ends when none of their commands runs any more.
+    /// ended. Returns how many these are, and a future that ends when none of their commands runs any more. Sessions of which
+    /// another level is demanded go over to it while their commands run.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
         let Offering { devices, policy, volumes, access, least } = offering;
-        self.target.replace(devices, &access.into(), Admittance { policy, volumes, least })
+        let admittance = Admittance { policy, volumes, least };
+        let (ended, gone) = self.target.replace(devices, &access.into(), admittance);
+        self.sessions().all().iter().for_each(|session| session.send(SessionMessage::Demanded));
+        (ended, gone)
     }
 
     /// How it is now.
@@ -189,7 +194,7 @@ impl Node {
             session.paths = paths;
             session.compression = compression.map(|agreed| Compression::name_of(agreed).to_owned());
             session.checksum = has_checksum.then(|| "crc32c".to_owned());
-            session.protection = Some(entry.transport.level.name().to_owned());
+            session.protection = Some(entry.transport.level.get().name().to_owned());
             session.cipher = cipher.map(|agreed| Ciphers::name_of(agreed).to_owned());
         }
         status.links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -220,6 +225,20 @@ impl Node {
     /// The lowest level at which a client may use the units of a target.
     pub(super) fn least(&self, client: PublicKey, target: &str) -> Level {
         self.target.serving().authorization.least(client, target)
+    }
+
+    /// The level that a session is to have, whose client takes `least`. One that administers the server keeps what it has: below
+    /// it, it may not.
+    pub(super) fn level(&self, session: &Entry, least: Level) -> Level {
+        let now = session.transport.level.get();
+        let Identity { client: ClientId::Key(client), target: Some(target), .. } =
+            &session.identity
+        else {
+            return now;
+        };
+        let serving = self.target.serving();
+        let demanded = serving.authorization.least(*client, target).max(least);
+        if serving.authorization.administers(session) { demanded.max(now) } else { demanded }
     }
 
     /// Whether a client may do nothing for now.

@@ -240,6 +240,7 @@ impl Server {
             ServerEvent::Manage { connection, request, .. } => {
                 self.machine.managed(now, connection, request, bytes::Bytes::new());
             }
+            ServerEvent::Changed { connection: id, is_taken } => self.changed(id, is_taken),
             ServerEvent::Ended { connection, reason } => self.ended(connection, reason),
         }
     }
@@ -349,6 +350,10 @@ impl Server {
                 over.push((id, why));
                 continue;
             }
+            if let Some(devices) = connection.poll_demanded(&self.node) {
+                self.machine.change_devices(now, id, devices);
+                any = true;
+            }
             loop {
                 let unsent = |handles| self.machine.unsent(id, handles);
                 let Poll::Ready((request, reply)) = connection.poll_reply(cx, now, unsent) else {
@@ -367,6 +372,19 @@ impl Server {
             self.end(id, &why);
         }
         any
+    }
+
+    /// The client has answered a re-authentication that changes levels.
+    fn changed(&mut self, id: ConnectionId, is_taken: bool) {
+        let Some(Polled { connection, .. }) = self.connections.get_mut(&id) else { return };
+        let (peer, client) = (connection.peer().to_owned(), connection.client());
+        match connection.changed(&self.node, is_taken) {
+            Ok(()) if is_taken && connection.is_unprotected() => {
+                warn!(peer, %client, "not protected: whoever is on the path reads and changes data");
+            }
+            Ok(()) => info!(peer, %client, is_taken, "re-authenticated with another level"),
+            Err(why) => self.end(id, &why),
+        }
     }
 
     fn end(&mut self, id: ConnectionId, why: &EndOfConnection) {

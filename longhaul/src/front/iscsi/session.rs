@@ -183,6 +183,8 @@ impl ServedSession {
                 let number = self.task_management.begin_clear(AfterClear::Notify(done));
                 self.machine.clear(unit, number);
             }
+            // Such a session ends if it has less than is demanded.
+            Call::Message(SessionMessage::Demanded) => {}
             Call::Join(join) => self.join(*join),
         }
     }

@@ -69,7 +69,8 @@ pub(super) async fn log_in(
     // Data travel with the command.
     let data_max = data_max.into();
     let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };
-    let (session, receiver) = Session::new(&shared, limits, (device.level, cipher));
+    shared.level.set(device.level);
+    let (session, receiver) = Session::new(&shared, limits, cipher);
     // If the connection is lost already the session finds out.
     let _ = choose.send(Choice { device: device.handle, receiver, stalls });
     Ok(session)

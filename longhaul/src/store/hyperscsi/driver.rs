@@ -228,6 +228,7 @@ impl Driver {
                     let _ = ready.send(terms);
                 }
             }
+            ClientEvent::Changed { devices } => self.tell_changed(&devices),
             ClientEvent::Completed(id, reply) => self.completed(id, reply),
             ClientEvent::TaskManaged(id, response) => {
                 if let Some(Waiting::Reset(done)) = self.waiting.remove(&id) {
@@ -239,6 +240,18 @@ impl Driver {
             ClientEvent::Ended { reason, .. } => return Err(Loss::Ended(reason)),
         }
         Ok(())
+    }
+
+    /// The server has changed how the volume is protected.
+    fn tell_changed(&self, devices: &[Device]) {
+        let device = devices.iter().find(|device| device.handle == self.device);
+        if let Some(Device { name, level, .. }) = device
+            && *level != self.shared.level.get()
+        {
+            self.shared.level.set(*level);
+            let (server, volume, level) = (&self.server, &**name, level.name());
+            tracing::info!(%server, volume, level, "re-authenticated with another level");
+        }
     }
 
     /// A server of one path has one.

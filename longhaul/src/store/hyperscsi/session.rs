@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::error::Loss;
 use super::silence::Silence;
 use crate::ciphers::Ciphers;
+use crate::net::shared_level::SharedLevel;
 use crate::store::scsi::{
     self, Announced, Completion, Executed, Lost, NoStatus, ResetAnswer, TransferLimits,
 };
@@ -53,7 +54,6 @@ pub struct Session {
     requests: mpsc::Sender<Request>,
     shared: Arc<Shared>,
     limits: TransferLimits,
-    level: Level,
     cipher: Option<Aead>,
 }
 
@@ -68,6 +68,8 @@ pub(super) struct Shared {
     pub(super) silence: Silence,
     /// Somebody waits for the end. That is looked at when commands are that may have stalled.
     pub(super) hurried: AtomicBool,
+    /// How the packets of the volume are protected.
+    pub(super) level: SharedLevel,
 }
 
 impl Session {
@@ -77,8 +79,8 @@ impl Session {
     }
 
     /// How the packets of its volume are protected.
-    pub(super) const fn level(&self) -> Level {
-        self.level
+    pub(super) fn level(&self) -> Level {
+        self.shared.level.get()
     }
 
     /// The cipher of its packets.
@@ -90,10 +92,10 @@ impl Session {
     pub(super) fn new(
         shared: &Arc<Shared>,
         limits: TransferLimits,
-        (level, cipher): (Level, Option<Aead>),
+        cipher: Option<Aead>,
     ) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
-        (Self { requests, shared: Arc::clone(shared), limits, level, cipher }, receiver)
+        (Self { requests, shared: Arc::clone(shared), limits, cipher }, receiver)
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Lost> {

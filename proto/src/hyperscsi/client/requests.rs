@@ -5,13 +5,11 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::super::codec::{
-    CHECKSUM_LEN, Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, WrongChecksum,
-    precedes, read_reply, write_request,
+    CHECKSUM_LEN, Checksum, Fragment, Header, MANAGE_MAX, Opcode, Options, REPLY_LEN, TaskRequest,
+    WrongChecksum, precedes, read_reply, write_request,
 };
-use super::super::command::{
-    Command, Handle, Level, Reply, Request, RequestId, SENSE_MAX, TaskFunction,
-};
-use super::super::compression::{Algorithm, Compression};
+use super::super::command::{Command, Handle, Reply, Request, RequestId, SENSE_MAX, TaskFunction};
+use super::super::compression::{Algorithm, Codecs, Compression};
 use super::super::ended::Ended;
 use super::super::incoming::{Incoming, Placed};
 use super::super::outgoing::Outgoing;
@@ -44,8 +42,9 @@ struct Waiting {
     id: RequestId,
     kind: Kind,
     message: Outgoing,
-    /// The longest reply.
+    /// The longest reply, and whether its data have a checksum.
     reply_max: u32,
+    has_checksum: bool,
 }
 
 /// A request in a slot.
@@ -53,8 +52,9 @@ struct Waiting {
 struct Busy {
     id: RequestId,
     kind: Kind,
-    sec: Sec,
+    device: Handle,
     reply_max: u32,
+    has_checksum: bool,
     reply: Option<Incoming>,
     packets: Unacknowledged,
 }
@@ -84,8 +84,7 @@ pub(super) struct Requests {
     /// Answers of aborts that have overtaken the command.
     held: Vec<Answer>,
     compression: Compression,
-    /// Data have checksums.
-    has_checksum: bool,
+    checksum: Checksum,
 }
 
 /// A reply, whole.
@@ -94,8 +93,9 @@ pub(super) struct Answer {
     pub(super) id: RequestId,
     pub(super) kind: Kind,
     pub(super) message: Bytes,
-    /// The most data that was asked for.
+    /// The most data that was asked for, and whether they have a checksum.
     data_max: u32,
+    has_checksum: bool,
 }
 
 /// Bytes of a command's reply that are no data.
@@ -105,7 +105,7 @@ impl Requests {
     pub(super) fn new(
         slots: u16,
         expected_max: u64,
-        (compression, has_checksum): (Compression, bool),
+        (compression, checksum): (Compression, Checksum),
     ) -> Self {
         Self {
             next_id: 0,
@@ -118,8 +118,16 @@ impl Requests {
             expected_max,
             held: Vec::new(),
             compression,
-            has_checksum,
+            checksum,
         }
+    }
+
+    /// These options count from now on. What was begun before ends as it was begun.
+    pub(super) fn adapt(&mut self, options: &Options, codecs: Codecs) {
+        let slots = self.commands.len().max(usize::from(options.slots));
+        self.commands.resize_with(slots, Slot::default);
+        self.checksum.now = options.checksum;
+        self.compression.change(codecs, options.compression);
     }
 
     fn fresh_id(&mut self) -> RequestId {
@@ -132,18 +140,18 @@ impl Requests {
         self.waiting.len() + self.controls_waiting.len() >= WAITING_MAX
     }
 
-    /// Adds a command for a device of this level.
-    pub(super) fn command(&mut self, command: Command, level: Level) -> RequestId {
+    /// Adds a command.
+    pub(super) fn command(&mut self, command: Command) -> RequestId {
         let id = self.fresh_id();
         let reply_max = REPLY_HEAD_MAX + command.data_in_len;
         let (device, priority) = (command.device, command.priority);
-        let (head, data) = write_request(command, &mut self.compression, self.has_checksum);
+        let has_checksum = self.checksum.now;
+        let (head, data) = write_request(command, &mut self.compression, self.checksum);
         let mut message = Outgoing::new(Opcode::Request, 0, head, data);
-        message.sec = Sec::of(level);
         (message.device, message.priority) = (device, priority);
         // Behind all of the same priority.
         let at = self.waiting.iter().rposition(|one| one.message.priority >= priority);
-        let waiting = Waiting { id, kind: Kind::Command, message, reply_max };
+        let waiting = Waiting { id, kind: Kind::Command, message, reply_max, has_checksum };
         self.waiting.insert(at.map_or(0, |at| at + 1), waiting);
         id
     }
@@ -152,7 +160,8 @@ impl Requests {
     pub(super) fn manage(&mut self, kind: Kind, body: Bytes) -> RequestId {
         let id = self.fresh_id();
         let message = Outgoing::new(Opcode::LocalRequest, 0, body, Bytes::new());
-        self.controls_waiting.push_back(Waiting { id, kind, message, reply_max: MANAGE_MAX });
+        let (reply_max, has_checksum) = (MANAGE_MAX, false);
+        self.controls_waiting.push_back(Waiting { id, kind, message, reply_max, has_checksum });
         id
     }
 
@@ -166,7 +175,8 @@ impl Requests {
             TaskFunction::AbortTask(task) => Kind::Abort(task),
             _ => Kind::Task,
         };
-        self.controls_waiting.push_back(Waiting { id, kind, message, reply_max: 4 });
+        let (reply_max, has_checksum) = (4, false);
+        self.controls_waiting.push_back(Waiting { id, kind, message, reply_max, has_checksum });
         id
     }
 
@@ -258,7 +268,7 @@ impl Requests {
             Kind::Manage | Kind::Devices => Opcode::LocalReply,
             Kind::Task | Kind::Abort(_) => Opcode::Abort,
         };
-        let is_expected = header.opcode == opcode && header.sec == busy.sec;
+        let is_expected = header.opcode == opcode && transport.has_level(header, busy.device);
         if !is_expected || fragment.message_len > busy.reply_max {
             return broken("a reply of another kind or length");
         }
@@ -284,7 +294,8 @@ impl Requests {
         }
         let message = busy.reply.map(Incoming::finish).unwrap_or_default();
         let data_max = busy.reply_max.saturating_sub(REPLY_HEAD_MAX);
-        let answer = Answer { id: busy.id, kind: busy.kind, message, data_max };
+        let has_checksum = busy.has_checksum;
+        let answer = Answer { id: busy.id, kind: busy.kind, message, data_max, has_checksum };
         if let Kind::Abort(task) = busy.kind
             && self.is_busy(task)
         {
@@ -301,8 +312,8 @@ impl Requests {
 
     /// The reply to a command in its answer.
     pub(super) fn read_reply(&self, answer: &Answer) -> Option<Reply> {
-        let message = answer.message.clone();
-        let reply = read_reply(message, answer.data_max, &self.compression, self.has_checksum)?;
+        let (message, data_max) = (answer.message.clone(), answer.data_max);
+        let reply = read_reply(message, data_max, &self.compression, answer.has_checksum)?;
         Some(reply.unwrap_or_else(|WrongChecksum| Reply::wrong_checksum(Key::HardwareError)))
     }
 
@@ -324,20 +335,20 @@ impl Requests {
 }
 
 fn begin(transport: &mut Transport, slot: &mut Slot, at: u16, waiting: Waiting) {
-    let Waiting { id, kind, mut message, reply_max } = waiting;
+    let Waiting { id, kind, mut message, reply_max, has_checksum } = waiting;
     message.seq = slot.seq;
     if let Some(packets) = slot.answered.take() {
         transport.acknowledged_by_message(&packets);
     }
-    let sec = message.sec;
+    let device = message.device;
     let packets = Unacknowledged::default();
-    slot.busy = Some(Busy { id, kind, sec, reply_max, reply: None, packets });
+    slot.busy = Some(Busy { id, kind, device, reply_max, has_checksum, reply: None, packets });
     transport.send(at, message);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::codec::write_reply;
+    use super::super::super::codec::{Sec, write_reply};
     use super::super::super::command::TaskAttribute;
     use super::super::super::transport::tests::transport;
     use super::*;
@@ -368,10 +379,10 @@ mod tests {
     /// Spec, 7.2: sequence numbers begin anew behind the last one.
     #[test]
     fn request_behind_the_last_sequence_number_is_answered() {
-        let mut requests = Requests::new(1, 1 << 20, (Compression::default(), false));
+        let mut requests = Requests::new(1, 1 << 20, (Compression::default(), Checksum::default()));
         requests.commands[0].seq = u32::MAX - 1;
         for seq in [u32::MAX - 1, u32::MAX, 0, 1] {
-            let id = requests.command(command(), Level::Encrypt);
+            let id = requests.command(command());
             requests.begin(&mut transport(false));
             assert_eq!(requests.place_of(id), Some(Request { slot: 0, seq }));
             assert_eq!(reply(&mut requests, seq.wrapping_sub(1)), Ok(None), "it is an old one");

@@ -26,6 +26,30 @@ fn checksum(data: &[u8]) -> [u8; CHECKSUM_LEN] {
     crc_fast::crc32_iscsi(data).to_be_bytes()
 }
 
+/// Whether data have checksums, now and as set-up has agreed on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::hyperscsi) struct Checksum {
+    at_setup: bool,
+    pub(in crate::hyperscsi) now: bool,
+}
+
+impl Checksum {
+    pub(in crate::hyperscsi) const fn at_setup(at_setup: bool) -> Self {
+        Self { at_setup, now: at_setup }
+    }
+
+    /// In the second byte of a request.
+    const fn flag(self) -> u8 {
+        if self.now == self.at_setup { 0 } else { OTHER_CHECKSUM }
+    }
+
+    /// Whether the data of this request, and those of its reply, have one.
+    pub(in crate::hyperscsi) fn of_request(self, message: &[u8]) -> bool {
+        let is_other = message.get(1).is_some_and(|form| form & OTHER_CHECKSUM != 0);
+        self.at_setup != is_other
+    }
+}
+
 /// Data that are not those of their checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hyperscsi) struct WrongChecksum;
@@ -83,14 +107,17 @@ pub(in crate::hyperscsi) const fn precedes(seq: u32, other: u32) -> bool {
 /// Where the second byte of a request tells how its data are compressed; below it stands the attribute.
 const COMPRESSION_SHIFT: u8 = 4;
 
+/// In the same byte: that there is a checksum although set-up has agreed on none, or the other way round (spec, 7.3).
+const OTHER_CHECKSUM: u8 = 8;
+
 /// The message of a command: its header, and its data as they are sent.
 pub(in crate::hyperscsi) fn write_request(
     command: Command,
     compression: &mut Compression,
-    has_checksum: bool,
+    kind: Checksum,
 ) -> (Bytes, Bytes) {
     let data_out_len = command.data_out.len() as u32;
-    let checksum = has_checksum.then(|| checksum(&command.data_out));
+    let checksum = kind.now.then(|| checksum(&command.data_out));
     let (algorithm, data) = compression.compress(command.data_out);
     let attribute = match command.attribute {
         TaskAttribute::Simple => 0,
@@ -99,7 +126,8 @@ pub(in crate::hyperscsi) fn write_request(
         TaskAttribute::Aca => 3,
     };
     let mut bytes = Vec::with_capacity(REQUEST_LEN + command.cdb.len());
-    bytes.extend_from_slice(&[BLOCK_VERSION, algorithm << COMPRESSION_SHIFT | attribute]);
+    let form = algorithm << COMPRESSION_SHIFT | kind.flag() | attribute;
+    bytes.extend_from_slice(&[BLOCK_VERSION, form]);
     bytes.extend_from_slice(&(command.cdb.len() as u16).to_be_bytes());
     bytes.extend_from_slice(&command.data_in_len.to_be_bytes());
     bytes.extend_from_slice(&data_out_len.to_be_bytes());
@@ -251,7 +279,7 @@ mod tests {
         };
         let read =
             |message, data_max| read_request(message, (Handle(3), 9), data_max, &none(), false);
-        let (header, data) = write_request(command.clone(), &mut none(), false);
+        let (header, data) = write_request(command.clone(), &mut none(), Checksum::default());
         let message = Bytes::from([header, data].concat());
         assert_eq!(read(message.clone(), 4), Some(Ok(command)));
         assert_eq!(read(message.clone(), 3), None);
@@ -275,7 +303,7 @@ mod tests {
             attribute: TaskAttribute::Simple,
             priority: 0,
         };
-        let (header, sent) = write_request(command.clone(), &mut agreed, true);
+        let (header, sent) = write_request(command.clone(), &mut agreed, Checksum::at_setup(true));
         assert!(sent.len() < 100);
         let message = Bytes::from([header, sent].concat());
         let read = |data_max, agreed: &Compression| {

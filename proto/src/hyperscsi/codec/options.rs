@@ -1,10 +1,10 @@
-//! The options of set-up (spec, 6.4).
+//! The options of set-up and of re-authentication (spec, 6.4 and 10).
 
 use core::time::Duration;
 
 use super::setup::TOKEN_LEN;
 use crate::hyperscsi::aead::{Aead, UNANNOUNCED, choose};
-use crate::hyperscsi::command::Level;
+use crate::hyperscsi::command::{Handle, Level};
 use crate::hyperscsi::compression;
 use crate::hyperscsi::config::{Config, PACKET_MIN, PATHS_MAX};
 use crate::reader::Reader;
@@ -25,6 +25,9 @@ const CHECKSUM: u16 = 17;
 const TOKEN: u16 = 19;
 const ACK_DELAY: u16 = 20;
 const PORT: u16 = 21;
+const DEVICES: u16 = 22;
+const DEVICE_LEN: usize = 4;
+const READ_ONLY: u8 = 1;
 
 /// What one side announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,32 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) least: Level,
     /// Data have checksums.
     pub(in crate::hyperscsi) checksum: bool,
+    /// Devices that change, by the server at re-authentication.
+    pub(in crate::hyperscsi) devices: Vec<DeviceChange>,
+}
+
+/// How a device is from the next epoch on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hyperscsi) struct DeviceChange {
+    pub(in crate::hyperscsi) handle: Handle,
+    pub(in crate::hyperscsi) level: Level,
+    pub(in crate::hyperscsi) read_only: bool,
+}
+
+impl DeviceChange {
+    fn emit(self) -> [u8; 4] {
+        let [high, low] = self.handle.0.to_be_bytes();
+        [high, low, self.level.number(), u8::from(self.read_only) * READ_ONLY]
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        Some(Self {
+            handle: Handle(reader.u16().ok()?),
+            level: Level::of(reader.u8().ok()?)?,
+            read_only: reader.u8().ok()? & READ_ONLY != 0,
+        })
+    }
 }
 
 impl Options {
@@ -69,6 +98,7 @@ impl Options {
             ciphers: config.ciphers.iter().map(|(aead, _)| *aead).collect(),
             least: config.least,
             checksum: config.checksum,
+            devices: Vec::new(),
         }
     }
 
@@ -89,6 +119,21 @@ impl Options {
             ciphers: choose(&server.ciphers, &client.ciphers).into_iter().collect(),
             least: client.least,
             checksum: self.checksum && peer.checksum,
+            devices: server.devices.clone(),
+        }
+    }
+
+    /// These, with what a re-authentication may change as it is in `next` (spec, 10).
+    pub(in crate::hyperscsi) fn changed_to(&self, next: &Self) -> Self {
+        Self {
+            // What was begun by the larger number is still under way.
+            data_max: self.data_max.max(next.data_max),
+            slots: next.slots,
+            keep_alive: next.keep_alive,
+            compression: next.compression,
+            ciphers: next.ciphers.clone(),
+            checksum: next.checksum,
+            ..self.clone()
         }
     }
 
@@ -128,6 +173,10 @@ impl Options {
         if self.checksum {
             put(CHECKSUM, &[CRC32C]);
         }
+        if !self.devices.is_empty() {
+            let devices: Vec<_> = self.devices.iter().flat_map(|one| one.emit()).collect();
+            put(DEVICES, &devices);
+        }
         if self.ciphers != UNANNOUNCED {
             let numbers: Vec<_> = self.ciphers.iter().map(|aead| aead.number()).collect();
             put(CIPHERS, &numbers);
@@ -142,7 +191,7 @@ impl Options {
         let (mut keep_alive, mut ack_delay) = (None, None);
         let (mut credit, mut token, mut port) = (None, None, None);
         let (mut paths, mut compression, mut ciphers) = (1, 0, UNANNOUNCED.to_vec());
-        let (mut least, mut checksum) = (Level::default(), false);
+        let (mut least, mut checksum, mut devices) = (Level::default(), false, Vec::new());
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -165,6 +214,10 @@ impl Options {
                     let numbers = value.take(len).ok()?;
                     ciphers = numbers.iter().filter_map(|number| Aead::of(*number)).collect();
                 }
+                DEVICES => {
+                    let all = value.take(len).ok()?.chunks(DEVICE_LEN);
+                    devices = all.map(DeviceChange::parse).collect::<Option<_>>()?;
+                }
                 _ if number & MUST_UNDERSTAND != 0 => return None,
                 _ => continue,
             }
@@ -186,6 +239,7 @@ impl Options {
             ciphers,
             least,
             checksum,
+            devices,
         })
     }
 }
@@ -209,6 +263,11 @@ mod tests {
             ciphers: vec![Aead::ChaCha20Poly1305, Aead::Aes256Gcm],
             least: Level::Integrity,
             checksum: true,
+            devices: vec![DeviceChange {
+                handle: Handle(0x102),
+                level: Level::Integrity,
+                read_only: true,
+            }],
         }
     }
 
@@ -229,6 +288,21 @@ mod tests {
         assert_eq!(parsed.emit(), bytes);
         bytes.extend_from_slice(&[0, 10, 1, 0, 0, 2, 9, 2]);
         assert_eq!(Options::parse(&bytes).unwrap().ciphers, [Aead::ChaCha20Poly1305]);
+    }
+
+    /// Spec, 6.4.
+    #[test]
+    fn devices_that_are_cut_or_of_no_level_are_refused() {
+        let bytes = options().emit();
+        let at = bytes.windows(2).position(|two| two == [0, 22]).unwrap();
+        assert_eq!(bytes[at..at + 10], [0, 22, 1, 0, 0, 4, 1, 2, 1, 1]);
+        let mut unknown = bytes.clone();
+        unknown[at + 8] = 3;
+        assert_eq!(Options::parse(&unknown), None);
+        let mut cut = bytes;
+        cut[at + 5] = 3;
+        cut.remove(at + 9);
+        assert_eq!(Options::parse(&cut), None);
     }
 
     #[test]

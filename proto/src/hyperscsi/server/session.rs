@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::super::address::{Endpoint, Outbox, Transmit};
 use super::super::aead::Aead;
 use super::super::codec::{
-    Header, Opcode, Options, Sec, TaskRequest, WrongChecksum, devices_reply, devices_request,
+    Checksum, Header, Opcode, Options, TaskRequest, WrongChecksum, devices_reply, devices_request,
     read_request, write_reply,
 };
 use super::super::command::{
@@ -14,10 +14,10 @@ use super::super::command::{
 use super::super::compression::{Algorithm, Compression};
 use super::super::config::{Config, Random};
 use super::super::ended::Ended;
-use super::super::noise::{Noise, Part};
 use super::super::path::PathStats;
 use super::super::transport::Transport;
 use super::admission::Proof;
+use super::reauthentication::Reauthentications;
 use super::slots::{Slots, Whole};
 use super::{ConnectionId, DECISION_TIME, ServerEvent};
 use crate::identity::PublicKey;
@@ -25,13 +25,6 @@ use crate::scsi::sense::Key;
 use crate::scsi::status::Status;
 use crate::time::Time;
 use core::ops::Range;
-use core::time::Duration;
-
-/// How old the keys of an epoch get (spec, 10).
-const EPOCH_TIME: Duration = Duration::from_secs(120);
-
-/// How many packets they protect before the next epoch begins.
-const EPOCH_PACKETS: u64 = 1 << 22;
 
 /// Sense data of a device that is not there: ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED.
 const NOT_SUPPORTED: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x25, 0, 0, 0, 0, 0];
@@ -39,25 +32,18 @@ const NOT_SUPPORTED: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x25, 0
 /// A connection with a proven client.
 #[derive(Debug)]
 pub(super) struct Session {
-    transport: Transport,
-    client: PublicKey,
+    pub(super) transport: Transport,
+    pub(super) client: PublicKey,
     port: u64,
-    slots: Slots,
-    compression: Compression,
+    pub(super) slots: Slots,
+    pub(super) compression: Compression,
     /// Once the client was accepted.
-    devices: Option<Vec<Device>>,
+    pub(super) devices: Option<Vec<Device>>,
     /// The request for the devices, until then.
     asked: Option<Request>,
     decide_by: Time,
-    next: Option<Reauthentication>,
-}
-
-/// A re-authentication without an answer.
-#[derive(Debug)]
-struct Reauthentication {
-    noise: Noise,
-    body: Vec<u8>,
-    again: Time,
+    checksum: Checksum,
+    pub(super) next: Reauthentications,
 }
 
 /// A request for the driver.
@@ -90,6 +76,7 @@ impl Session {
         let agreed = own.agreed(&options, true);
         let slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
         let compression = Compression::agreed(config.codecs, agreed.compression);
+        let checksum = Checksum::at_setup(agreed.checksum);
         let peer = (client_cid, from);
         let mut transport = Transport::new(now, true, peer, noise.finish(), (config, agreed))?;
         transport.set_grant(now, slots.grant(), false);
@@ -103,7 +90,8 @@ impl Session {
             devices: None,
             asked: None,
             decide_by,
-            next: None,
+            checksum,
+            next: Reauthentications::default(),
         })
     }
 
@@ -176,14 +164,18 @@ impl Session {
         from: Endpoint,
         header: &Header,
         packet: &mut [u8],
-        random: &mut Random,
+        (config, random): (&Config, &mut Random),
     ) -> Option<Arrived> {
         let body = self.transport.open(now, from, (header, packet), random)?;
         let mut arrived = None;
+        if header.opcode == Opcode::Request && !self.transport.has_level(header, header.device) {
+            self.end(Ended::Violation("a command at another level than its device's"));
+            return None;
+        }
         match header.opcode {
             Opcode::Request | Opcode::LocalRequest | Opcode::Abort => {
                 match self.slots.handle_fragment(now, &mut self.transport, header, body) {
-                    Ok(whole) => arrived = whole.and_then(|whole| self.arrived(now, header, whole)),
+                    Ok(whole) => arrived = whole.and_then(|whole| self.arrived(now, whole)),
                     Err(None) => {
                         self.transport.dropped(header);
                         return None;
@@ -191,7 +183,7 @@ impl Session {
                     Err(Some(reason)) => self.end(reason),
                 }
             }
-            Opcode::AdnReply => self.handle_next(now, body),
+            Opcode::AdnReply => self.handle_next(now, config, body),
             _ => {
                 if !self.transport.handle_common(now, from, (header, body), random) {
                     self.end(Ended::Violation("an opcode that is not for servers"));
@@ -203,7 +195,7 @@ impl Session {
     }
 
     /// A whole request: for the driver, or answered here.
-    fn arrived(&mut self, now: Time, header: &Header, whole: Whole) -> Option<Arrived> {
+    fn arrived(&mut self, now: Time, whole: Whole) -> Option<Arrived> {
         let Whole { request, opcode, device, priority, message } = whole;
         if opcode == Opcode::LocalRequest && message == devices_request() {
             self.asked = Some(request);
@@ -232,14 +224,10 @@ impl Session {
                 None
             }
             _ => {
-                let sec = found.map(|device| Sec::of(device.level));
-                if sec.is_some_and(|sec| sec != header.sec) {
-                    self.end(Ended::Violation("a command at another level than its device's"));
-                    return None;
-                }
                 let is_known = found.is_some();
                 let (data_max, place) = (self.transport.options().data_max, (device, priority));
-                let has_checksum = self.transport.options().checksum;
+                let has_checksum = self.checksum.of_request(&message);
+                self.slots.set_checksum(request, has_checksum);
                 let command =
                     read_request(message, place, data_max, &self.compression, has_checksum);
                 let command = match command {
@@ -270,6 +258,7 @@ impl Session {
 
     /// Lets the client use these devices.
     pub(super) fn accept(&mut self, now: Time, devices: Vec<Device>) {
+        self.transport.set_devices(&devices);
         self.devices = Some(devices);
         self.slots.open();
         self.list(now);
@@ -299,8 +288,8 @@ impl Session {
     /// Answers a command, if it is being executed.
     pub(super) fn complete(&mut self, now: Time, request: Request, reply: Reply) {
         if self.slots.executing(request) == Some(Opcode::Request) {
-            let message =
-                write_reply(reply, &mut self.compression, self.transport.options().checksum);
+            let has_checksum = self.slots.has_checksum(request);
+            let message = write_reply(reply, &mut self.compression, has_checksum);
             self.slots.reply(now, &mut self.transport, request, message);
         }
     }
@@ -330,58 +319,13 @@ impl Session {
             return;
         }
         self.transport.handle_timeout(now, random);
-        let again = now + self.transport.probe_timeout();
-        let next_at = self.next_at();
-        match &mut self.next {
-            Some(next) if now >= next.again => {
-                next.again = again;
-                let body = next.body.clone();
-                self.transport.control(Opcode::AdnRequest, body);
-            }
-            None if now >= next_at => self.begin_next(again, config, random),
-            Some(_) | None => {}
-        }
-    }
-
-    /// When the next re-authentication begins.
-    fn next_at(&self) -> Time {
-        let (begun, packets) = self.transport.epochs.age();
-        if packets >= EPOCH_PACKETS { begun } else { begun + EPOCH_TIME }
-    }
-
-    fn begin_next(&mut self, again: Time, config: &Config, random: &mut Random) {
-        if !self.transport.epochs.is_settled() {
-            return;
-        }
-        let (root, newest) = self.transport.epochs.root();
-        let identity = &config.identity;
-        let mut noise = Noise::next(Part::Initiator, identity, &self.client, root, &mut random.0);
-        let mut body = vec![2, ((newest + 1) & 3) as u8, 0, 0];
-        body.extend_from_slice(&noise.write(&[]));
-        self.transport.control(Opcode::AdnRequest, body.clone());
-        self.next = Some(Reauthentication { noise, body, again });
-    }
-
-    /// Takes the answer to a re-authentication; a repeated one has no effect.
-    fn handle_next(&mut self, now: Time, body: &[u8]) {
-        let Some((start, message)) = body.split_first_chunk::<4>() else {
-            return self.end(Ended::Violation("a malformed re-authentication"));
-        };
-        let Some(mut next) = self.next.take_if(|next| next.body[..4] == *start) else { return };
-        if next.noise.read(message).is_err() {
-            return self.end(Ended::Violation("a re-authentication with other keys"));
-        }
-        self.transport.epochs.advance(now, next.noise.finish());
+        self.handle_next_timeout(now, config, random);
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         if self.devices.is_none() {
             return Some(self.decide_by);
         }
-        let next = match &self.next {
-            Some(next) => Some(next.again),
-            None => self.transport.epochs.is_settled().then(|| self.next_at()),
-        };
-        [self.transport.next_deadline(), next].into_iter().flatten().min()
+        [self.transport.next_deadline(), self.next_again()].into_iter().flatten().min()
     }
 }

@@ -34,6 +34,8 @@ struct Slot {
     device: Handle,
     priority: u8,
     len: u32,
+    /// Data of the request and of its reply have checksums.
+    has_checksum: bool,
     phase: Phase,
     packets: Unacknowledged,
 }
@@ -53,6 +55,8 @@ pub(super) struct Whole {
 pub(super) struct Slots {
     slots: BTreeMap<u16, Slot>,
     commands: u16,
+    /// The most of them, and the longest requests, that were ever agreed on: some may be under way.
+    commands_max: u16,
     message_max: u32,
     /// Bytes of commands that may lie here.
     credit: u64,
@@ -66,10 +70,24 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) const fn new(commands: u16, data_max: u32, credit: u64) -> Self {
-        let message_max = data_max.saturating_add((REQUEST_LEN + CDB_MAX + CHECKSUM_LEN) as u32);
-        let slots = BTreeMap::new();
-        let (paused, is_open) = (false, false);
-        Self { slots, commands, message_max, credit, begun: 0, released: 0, paused, is_open }
+        Self {
+            slots: BTreeMap::new(),
+            commands,
+            commands_max: commands,
+            message_max: message_max(data_max),
+            credit,
+            begun: 0,
+            released: 0,
+            paused: false,
+            is_open: false,
+        }
+    }
+
+    /// As many commands at a time, with as many data, were agreed on.
+    pub(super) fn change(&mut self, commands: u16, data_max: u32) {
+        self.commands = commands;
+        self.commands_max = self.commands_max.max(commands);
+        self.message_max = self.message_max.max(message_max(data_max));
     }
 
     /// What acknowledgements grant.
@@ -100,7 +118,7 @@ impl Slots {
         };
         let is_command = header.opcode == Opcode::Request;
         let (is_slot, longest) = if is_command {
-            (header.slot < self.commands, self.message_max)
+            (header.slot < self.commands_max, self.message_max)
         } else {
             (header.slot >= CONTROL_FIRST, MANAGE_MAX)
         };
@@ -132,8 +150,7 @@ impl Slots {
             return Ok(None);
         }
         let Phase::Receiving(incoming) = &mut slot.phase else { return Ok(None) };
-        let is_same =
-            (slot.opcode, slot.sec, slot.device) == (header.opcode, header.sec, header.device);
+        let is_same = (slot.opcode, slot.device) == (header.opcode, header.device);
         if !is_same {
             return broken("fragments of one request that differ");
         }
@@ -181,6 +198,7 @@ impl Slots {
             device: header.device,
             priority: header.priority,
             len: fragment.message_len,
+            has_checksum: false,
             phase: Phase::Receiving(Incoming::new(fragment.message_len)),
             packets: Unacknowledged::default(),
         };
@@ -193,6 +211,19 @@ impl Slots {
         let slot = self.slots.get(&request.slot)?;
         let is_it = slot.seq == request.seq && matches!(slot.phase, Phase::Executing);
         is_it.then_some(slot.opcode)
+    }
+
+    /// Notes whether the data of a request, and those of its reply, have checksums.
+    pub(super) fn set_checksum(&mut self, request: Request, has_checksum: bool) {
+        if let Some(slot) = self.slots.get_mut(&request.slot).filter(|it| it.seq == request.seq) {
+            slot.has_checksum = has_checksum;
+        }
+    }
+
+    /// Whether they have.
+    pub(super) fn has_checksum(&self, request: Request) -> bool {
+        let slot = self.slots.get(&request.slot).filter(|slot| slot.seq == request.seq);
+        slot.is_some_and(|slot| slot.has_checksum)
     }
 
     /// Sends the reply to a request that is being executed.
@@ -224,6 +255,11 @@ impl Slots {
         let grant = self.grant();
         transport.set_grant(now, grant, is_low);
     }
+}
+
+/// The longest request with as many data.
+const fn message_max(data_max: u32) -> u32 {
+    data_max.saturating_add((REQUEST_LEN + CDB_MAX + CHECKSUM_LEN) as u32)
 }
 
 #[cfg(test)]

@@ -1,0 +1,31 @@
+//! The level of a HyperSCSI device while its connection is there: a re-authentication may change it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use proto::hyperscsi::Level;
+
+/// Written by the task of the connection, read by anyone.
+#[derive(Debug)]
+pub(crate) struct SharedLevel(AtomicU8);
+
+impl SharedLevel {
+    const ALL: [Level; 3] = [Level::None, Level::Integrity, Level::Encrypt];
+
+    pub(crate) const fn new(level: Level) -> Self {
+        Self(AtomicU8::new(level as u8))
+    }
+
+    pub(crate) fn get(&self) -> Level {
+        Self::ALL[usize::from(self.0.load(Ordering::Acquire))]
+    }
+
+    pub(crate) fn set(&self, level: Level) {
+        self.0.store(level as u8, Ordering::Release);
+    }
+}
+
+impl Default for SharedLevel {
+    fn default() -> Self {
+        Self::new(Level::default())
+    }
+}

@@ -1,0 +1,163 @@
+//! Re-authentication at the server: new keys, and what changes with them (spec, 10).
+
+use core::time::Duration;
+
+use super::super::aead::Ciphers;
+use super::super::codec::{DeviceChange, Opcode, Options};
+use super::super::command::Device;
+use super::super::config::{Config, Random};
+use super::super::ended::Ended;
+use super::super::noise::{Noise, Part};
+use super::session::Session;
+use crate::time::Time;
+
+/// How old the keys of an epoch get (spec, 10).
+const EPOCH_TIME: Duration = Duration::from_secs(120);
+
+/// How many packets they protect before the next epoch begins.
+const EPOCH_PACKETS: u64 = 1 << 22;
+
+/// Devices that one re-authentication changes: its message is one packet.
+const CHANGES_MAX: usize = 200;
+
+/// Keep-alive times for which a client may leave a re-authentication without an answer.
+const UNANSWERED: u32 = 3;
+
+/// The re-authentications of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Reauthentications {
+    /// The one without an answer.
+    asked: Option<Asked>,
+    /// The devices as they are to be, if that is not how they are.
+    wanted: Option<Vec<Device>>,
+    /// Whether the client has taken what was wanted, until the driver is told.
+    changed: Option<bool>,
+}
+
+/// A re-authentication without an answer.
+#[derive(Debug)]
+struct Asked {
+    noise: Noise,
+    body: Vec<u8>,
+    own: Options,
+    /// What `own` names.
+    ciphers: Ciphers,
+    again: Time,
+    until: Time,
+}
+
+impl Session {
+    /// Changes the devices by a re-authentication that begins as soon as one may.
+    pub(super) fn change_devices(&mut self, devices: Vec<Device>) {
+        self.next.wanted = Some(devices);
+    }
+
+    /// Whether the client has taken what was wanted, if that is known since this was last asked.
+    pub(super) const fn take_changed(&mut self) -> Option<bool> {
+        self.next.changed.take()
+    }
+
+    /// Begins a re-authentication, or asks again, if that is due.
+    pub(super) fn handle_next_timeout(&mut self, now: Time, config: &Config, random: &mut Random) {
+        let again = now + self.transport.probe_timeout();
+        let next_at = self.next_at();
+        match &mut self.next.asked {
+            // Who does not renew his proof has none.
+            Some(asked) if now >= asked.until => self.end(Ended::Silent),
+            Some(asked) if now >= asked.again => {
+                asked.again = again;
+                let body = asked.body.clone();
+                self.transport.control(Opcode::AdnRequest, body);
+            }
+            None if now >= next_at => self.begin_next(now, again, config, random),
+            Some(_) | None => {}
+        }
+    }
+
+    /// When [`handle_next_timeout`](Self::handle_next_timeout) has something to do.
+    pub(super) fn next_again(&self) -> Option<Time> {
+        match &self.next.asked {
+            Some(asked) => Some(asked.again.min(asked.until)),
+            None => self.transport.epochs.is_settled().then(|| self.next_at()),
+        }
+    }
+
+    /// When the next re-authentication begins.
+    fn next_at(&self) -> Time {
+        let (begun, packets) = self.transport.epochs.age();
+        let is_due = packets >= EPOCH_PACKETS || self.next.wanted.is_some();
+        if is_due { begun } else { begun + EPOCH_TIME }
+    }
+
+    fn begin_next(&mut self, now: Time, again: Time, config: &Config, random: &mut Random) {
+        if !self.transport.epochs.is_settled() {
+            return;
+        }
+        let (root, newest) = self.transport.epochs.root();
+        let identity = &config.identity;
+        let mut noise = Noise::next(Part::Initiator, identity, &self.client, root, &mut random.0);
+        let own = Options { devices: self.changes(), ..Options::of(config) };
+        let mut body = vec![2, ((newest + 1) & 3) as u8, 0, 0];
+        body.extend_from_slice(&noise.write(&own.emit()));
+        self.transport.control(Opcode::AdnRequest, body.clone());
+        let until = now + self.transport.options().keep_alive * UNANSWERED;
+        self.next.asked = Some(Asked { noise, body, own, ciphers: config.ciphers, again, until });
+    }
+
+    /// The devices that are to be others, or as many as one message holds.
+    fn changes(&self) -> Vec<DeviceChange> {
+        let wanted = self.next.wanted.as_deref().unwrap_or_default();
+        let now = self.devices.as_deref().unwrap_or_default();
+        let changes = wanted.iter().filter(|device| !now.contains(device));
+        let changes = changes.map(|device| DeviceChange {
+            handle: device.handle,
+            level: device.level,
+            read_only: device.read_only,
+        });
+        changes.take(CHANGES_MAX).collect()
+    }
+
+    /// Takes the answer to a re-authentication; a repeated one has no effect.
+    pub(super) fn handle_next(&mut self, now: Time, config: &Config, body: &[u8]) {
+        let Some((start, message)) = body.split_first_chunk::<4>() else {
+            return self.end(Ended::Violation("a malformed re-authentication"));
+        };
+        let Some(asked) = self.next.asked.take_if(|asked| asked.body[..4] == *start) else {
+            return;
+        };
+        let Asked { mut noise, own, ciphers, .. } = asked;
+        let Ok(payload) = noise.read(message) else {
+            return self.end(Ended::Violation("a re-authentication with other keys"));
+        };
+        // An answer without options: the client takes none, or is older than they are.
+        if payload.is_empty() {
+            self.transport.advance(now, noise.finish(), None);
+            self.next.changed = self.next.wanted.take().map(|_| false);
+            return;
+        }
+        let agreed = Options::parse(&payload).map(|theirs| own.agreed(&theirs, true));
+        let new_cipher = agreed.as_ref().and_then(|agreed| {
+            let aead = agreed.ciphers.first()?;
+            ciphers.iter().find(|(one, _)| one == aead).map(|(_, new_cipher)| *new_cipher)
+        });
+        let (Some(agreed), Some(new_cipher)) = (agreed, new_cipher) else {
+            return self.end(Ended::Violation("a re-authentication with unusable options"));
+        };
+        let options = self.transport.options().changed_to(&agreed);
+        self.slots.change(options.slots, options.data_max);
+        self.compression.change(config.codecs, options.compression);
+        let mut devices = self.devices.take().unwrap_or_default();
+        for DeviceChange { handle, level, read_only } in own.devices {
+            let changed = devices.iter_mut().filter(|device| device.handle == handle);
+            changed.for_each(|it| (it.level, it.read_only) = (level, read_only));
+        }
+        self.transport.advance(now, noise.finish(), Some((options, new_cipher, &devices)));
+        self.devices = Some(devices);
+        let grant = self.slots.grant();
+        self.transport.set_grant(now, grant, true);
+        if self.next.wanted.is_some() && self.changes().is_empty() {
+            self.next.wanted = None;
+            self.next.changed = Some(true);
+        }
+    }
+}
