@@ -32,6 +32,7 @@ use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::{AccessState, PORT, Port};
+use proto::scsi::sense::Additional;
 use proto::scsi::{DeviceType, Sense, Status};
 use raw::{Raw, read, site_key, write};
 use testing::Random;
@@ -287,6 +288,40 @@ async fn volume_has_the_higher_level_of_both_ends() {
             disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
         }
         assert_eq!(running.node.status().sessions[0].number, number, "it is the same session");
+    }
+}
+
+/// PREVENT ALLOW MEDIUM REMOVAL holds for the nexus: for as long as there is a connection.
+#[tokio::test]
+async fn medium_stays_locked_until_the_connection_ends() {
+    const EJECT: [u8; 6] = [0x1b, 0, 0, 0, 2, 0];
+    const LOAD: [u8; 6] = [0x1b, 0, 0, 0, 3, 0];
+    let keys = Keys::new();
+    let options = Options { transports: transports::ALL, removable: true, ..Options::default() };
+    let device = Arc::new(TargetDevice::new(TARGET, [(0, memory(), options)]));
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let offering = Offering { devices: vec![device], ..offering(None, &keys) };
+    let running = serve_offering(any, offering, &keys, DATA_MAX).await;
+    let mut other = Raw::connect(running.address, &keys.client, 7).await;
+    let _told = other.run(NAME, &[0; 6], vec![], 0).await;
+    for media_lock in [false, true] {
+        let options = HyperScsiOptions { media_lock, ..<_>::default() };
+        let volume = Named { options, ..at(running.address) };
+        let opened = store::connect(&volume, &keys.credentials(), ScsiOptions::default()).await;
+        let disk = opened.expect("a session");
+        let reply = other.run(NAME, &EJECT, vec![], 0).await.unwrap();
+        if !media_lock {
+            assert_eq!(reply.status, Status::Good);
+            assert_eq!(other.run(NAME, &LOAD, vec![], 0).await.unwrap().status, Status::Good);
+            continue;
+        }
+        let sense = Sense::parse(&reply.sense).unwrap();
+        assert_eq!(sense.additional, Additional::MEDIUM_REMOVAL_PREVENTED);
+        drop(disk);
+        let ejected = async {
+            while other.run(NAME, &EJECT, vec![], 0).await.unwrap().status != Status::Good {}
+        };
+        timeout(PATIENCE, ejected).await.expect("nobody holds the medium any more");
     }
 }
 

@@ -33,6 +33,8 @@ pub struct HyperScsiOptions {
     pub ciphers: Ciphers,
     /// Data have checksums from end to end: `checksum=crc32c`.
     pub checksum: bool,
+    /// The medium stays in the drive while it is used: `media-lock=on`.
+    pub media_lock: bool,
 }
 
 /// The paths of a connection beside its first one.
@@ -85,6 +87,13 @@ pub(super) fn read(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri,
                     "none" => false,
                     "crc32c" => true,
                     _ => return Err(UriError::Checksum),
+                }
+            }
+            "media-lock" => {
+                options.media_lock = match value {
+                    "off" => false,
+                    "on" => true,
+                    _ => return Err(UriError::MediaLock),
                 }
             }
             "cipher" => options.ciphers = value.parse().map_err(UriError::Cipher)?,
@@ -151,7 +160,7 @@ impl fmt::Display for HyperScsiUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, volume, pin, paths, options } = self;
         let mut query: Vec<_> = pin.iter().map(|key| format!("pin={key}")).collect();
-        let HyperScsiOptions { compression, ciphers, checksum } = options;
+        let HyperScsiOptions { compression, ciphers, checksum, media_lock } = options;
         if !compression.is_none() {
             query.push(format!("compression={compression}"));
         }
@@ -160,6 +169,9 @@ impl fmt::Display for HyperScsiUri {
         }
         if *checksum {
             query.push("checksum=crc32c".to_owned());
+        }
+        if *media_lock {
+            query.push("media-lock=on".to_owned());
         }
         query.extend(paths.iter().map(|path| format!("path={}", path.place())));
         let query = query.join("&");

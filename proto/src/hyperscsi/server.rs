@@ -1,7 +1,6 @@
 //! The server's machine.
 
 mod admission;
-mod reauthentication;
 mod session;
 mod sessions;
 mod slots;

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
 use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, Level, LinkId, Remote};
+use proto::scsi::Status;
+use proto::scsi::command::Command as ScsiCommand;
+use proto::scsi::sense::{Key, Sense};
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -17,11 +20,14 @@ use super::session::{Session, Shared};
 use super::stalls::Stalls;
 use super::{CONNECT_WITHIN, ConnectionOptions, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
-use crate::store::scsi::TransferLimits;
+use crate::store::scsi::{Completion, Session as _, Task, TransferLimits};
 use crate::store::slow_login::warn_if_slow;
 
 /// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
 const PACKET_MAX: usize = 9000;
+
+/// Unit attentions that may be told in place of an answer.
+const ATTENTIONS_MAX: u32 = 8;
 
 /// A connection that is there, of which no volume was chosen yet.
 struct Connected {
@@ -73,7 +79,28 @@ pub(super) async fn log_in(
     let (session, receiver) = Session::new(&shared, limits, cipher);
     // If the connection is lost already the session finds out.
     let _ = choose.send(Choice { device: device.handle, receiver, stalls });
+    if volume.options.media_lock && !lock_medium(&session).await {
+        tracing::warn!(%server, volume = name, "the medium is not locked: the drive lets it be taken out");
+    }
     Ok(session)
+}
+
+/// Has the drive keep its medium until the connection ends (SBC-3, 5.15); whether it does.
+async fn lock_medium(session: &Session) -> bool {
+    for _ in 0..ATTENTIONS_MAX {
+        let command = ScsiCommand::prevent_removal(true);
+        let task = Task { lun: 0, command, data: bytes::Bytes::new(), is_ordered: false };
+        // If the connection is lost, whoever uses the session finds out.
+        let Ok(executed) = session.execute(task).await else { return true };
+        let Ok(Completion { status, sense, .. }) = executed else { return false };
+        match (status, Sense::parse(&sense)) {
+            (Status::Good, _) => return true,
+            // It was noted; the command was not executed (SAM-5, 5.14).
+            (Status::CheckCondition, Some(sense)) if sense.key == Key::UnitAttention => {}
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// The names of the volumes that a server lets us use.

@@ -1,6 +1,9 @@
 //! A connection at the server.
 
+mod reauthentication;
+
 use bytes::Bytes;
+use reauthentication::Reauthentications;
 
 use super::super::address::{Endpoint, Outbox, Transmit};
 use super::super::aead::Aead;
@@ -17,7 +20,6 @@ use super::super::ended::Ended;
 use super::super::path::PathStats;
 use super::super::transport::Transport;
 use super::admission::Proof;
-use super::reauthentication::Reauthentications;
 use super::slots::{Slots, Whole};
 use super::{ConnectionId, DECISION_TIME, ServerEvent};
 use crate::identity::PublicKey;
@@ -32,18 +34,18 @@ const NOT_SUPPORTED: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x25, 0
 /// A connection with a proven client.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) transport: Transport,
-    pub(super) client: PublicKey,
+    transport: Transport,
+    client: PublicKey,
     port: u64,
-    pub(super) slots: Slots,
-    pub(super) compression: Compression,
+    slots: Slots,
+    compression: Compression,
     /// Once the client was accepted.
-    pub(super) devices: Option<Vec<Device>>,
+    devices: Option<Vec<Device>>,
     /// The request for the devices, until then.
     asked: Option<Request>,
     decide_by: Time,
     checksum: Checksum,
-    pub(super) next: Reauthentications,
+    next: Reauthentications,
 }
 
 /// A request for the driver.

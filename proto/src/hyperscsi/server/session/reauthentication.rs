@@ -2,13 +2,13 @@
 
 use core::time::Duration;
 
-use super::super::aead::Ciphers;
-use super::super::codec::{DeviceChange, Opcode, Options};
-use super::super::command::Device;
-use super::super::config::{Config, Random};
-use super::super::ended::Ended;
-use super::super::noise::{Noise, Part};
-use super::session::Session;
+use super::super::super::aead::Ciphers;
+use super::super::super::codec::{DeviceChange, Opcode, Options};
+use super::super::super::command::Device;
+use super::super::super::config::{Config, Random};
+use super::super::super::ended::Ended;
+use super::super::super::noise::{Noise, Part};
+use super::Session;
 use crate::time::Time;
 
 /// How old the keys of an epoch get (spec, 10).
@@ -48,17 +48,22 @@ struct Asked {
 
 impl Session {
     /// Changes the devices by a re-authentication that begins as soon as one may.
-    pub(super) fn change_devices(&mut self, devices: Vec<Device>) {
+    pub(in super::super) fn change_devices(&mut self, devices: Vec<Device>) {
         self.next.wanted = Some(devices);
     }
 
     /// Whether the client has taken what was wanted, if that is known since this was last asked.
-    pub(super) const fn take_changed(&mut self) -> Option<bool> {
+    pub(in super::super) const fn take_changed(&mut self) -> Option<bool> {
         self.next.changed.take()
     }
 
     /// Begins a re-authentication, or asks again, if that is due.
-    pub(super) fn handle_next_timeout(&mut self, now: Time, config: &Config, random: &mut Random) {
+    pub(in super::super) fn handle_next_timeout(
+        &mut self,
+        now: Time,
+        config: &Config,
+        random: &mut Random,
+    ) {
         let again = now + self.transport.probe_timeout();
         let next_at = self.next_at();
         match &mut self.next.asked {
@@ -75,7 +80,7 @@ impl Session {
     }
 
     /// When [`handle_next_timeout`](Self::handle_next_timeout) has something to do.
-    pub(super) fn next_again(&self) -> Option<Time> {
+    pub(in super::super) fn next_again(&self) -> Option<Time> {
         match &self.next.asked {
             Some(asked) => Some(asked.again.min(asked.until)),
             None => self.transport.epochs.is_settled().then(|| self.next_at()),
@@ -118,7 +123,7 @@ impl Session {
     }
 
     /// Takes the answer to a re-authentication; a repeated one has no effect.
-    pub(super) fn handle_next(&mut self, now: Time, config: &Config, body: &[u8]) {
+    pub(in super::super) fn handle_next(&mut self, now: Time, config: &Config, body: &[u8]) {
         let Some((start, message)) = body.split_first_chunk::<4>() else {
             return self.end(Ended::Violation("a malformed re-authentication"));
         };
