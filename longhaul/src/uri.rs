@@ -123,6 +123,8 @@ pub enum UriError {
     Checksum,
     #[error("media-lock: write `on` or `off`")]
     MediaLock,
+    #[error("window: write from 1 to 1024 packets")]
+    Window,
     #[error("cipher: {0}")]
     Cipher(&'static str),
     #[error(
@@ -594,6 +596,7 @@ mod tests {
             "hyperscsi://server:5674/backup?compression=lz4&path=10.0.0.2:5674",
             "hyperscsi://server:5674/backup?cipher=chacha20-poly1305&checksum=crc32c",
             "hyperscsi://server:5674/discs?media-lock=on",
+            "hyperscsi://server:5674/backup?window=64&path=10.0.0.2:5674",
             "hyperscsi://[fe80::1]:5675/backup",
             "hseth://eth0/backup",
             "hseth://eth0/02:00:5e:10:00:01/backup",
@@ -664,6 +667,8 @@ mod tests {
             ("hyperscsi://host/b?compression=gzip", "`zstd`"),
             ("hyperscsi://host/b?checksum=md5", "`crc32c`"),
             ("hyperscsi://host/b?media-lock=yes", "`on` or `off`"),
+            ("hyperscsi://host/b?window=0", "1024 packets"),
+            ("hyperscsi://host/b?window=1025", "1024 packets"),
             ("hyperscsi://host/b?cipher=aes", "`aes-256-gcm`"),
             ("hyperscsi://host/b?compression=lz4&compression=lz4", "not of the form"),
             ("hyperscsi://host/b?path=far:port", "HOST:PORT"),

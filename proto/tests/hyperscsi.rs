@@ -22,6 +22,8 @@ mod paths;
 mod reauthentication;
 #[path = "hyperscsi/search.rs"]
 mod search;
+#[path = "hyperscsi/window.rs"]
+mod window;
 
 use core::time::Duration;
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! URIs of volumes of HyperSCSI servers.
 
 use std::fmt;
+use std::num::NonZeroU16;
 
 use host::link::Mac;
 use proto::identity::PublicKey;
@@ -35,10 +36,15 @@ pub struct HyperScsiOptions {
     pub checksum: bool,
     /// The medium stays in the drive while it is used: `media-lock=on`.
     pub media_lock: bool,
+    /// Packets of a window that is acknowledged as a whole: `window=64`.
+    pub window: Option<NonZeroU16>,
 }
 
 /// The paths of a connection beside its first one.
 pub(super) const FURTHER_PATHS_MAX: usize = proto::hyperscsi::PATHS_MAX as usize - 1;
+
+/// The most packets of a window.
+const WINDOW_MAX: u16 = 1024;
 
 /// Where a HyperSCSI server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,6 +101,11 @@ pub(super) fn read(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri,
                     "on" => true,
                     _ => return Err(UriError::MediaLock),
                 }
+            }
+            "window" => {
+                let window =
+                    value.parse().ok().filter(|window: &NonZeroU16| window.get() <= WINDOW_MAX);
+                options.window = Some(window.ok_or(UriError::Window)?);
             }
             "cipher" => options.ciphers = value.parse().map_err(UriError::Cipher)?,
             _ => return Err(malformed()),
@@ -160,7 +171,7 @@ impl fmt::Display for HyperScsiUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, volume, pin, paths, options } = self;
         let mut query: Vec<_> = pin.iter().map(|key| format!("pin={key}")).collect();
-        let HyperScsiOptions { compression, ciphers, checksum, media_lock } = options;
+        let HyperScsiOptions { compression, ciphers, checksum, media_lock, window } = options;
         if !compression.is_none() {
             query.push(format!("compression={compression}"));
         }
@@ -173,6 +184,7 @@ impl fmt::Display for HyperScsiUri {
         if *media_lock {
             query.push("media-lock=on".to_owned());
         }
+        query.extend(window.map(|packets| format!("window={packets}")));
         query.extend(paths.iter().map(|path| format!("path={}", path.place())));
         let query = query.join("&");
         let mark = if query.is_empty() { "" } else { "?" };

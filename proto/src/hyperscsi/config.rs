@@ -1,6 +1,7 @@
 //! What a machine is told when it is made.
 
 use core::fmt;
+use core::num::NonZeroU16;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -152,6 +153,8 @@ pub struct Config {
     pub codecs: Codecs,
     /// Data of commands have checksums from end to end (spec, 7.7), if the peer has them too.
     pub checksum: bool,
+    /// Packets of a window that is acknowledged as a whole (spec, 9.2), if the peer has such too; each packet by itself if not.
+    pub window: Option<NonZeroU16>,
     /// The lowest level at which a client uses a device.
     pub least: Level,
     /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
@@ -214,6 +217,7 @@ impl Config {
             paths: 1,
             codecs: &[],
             checksum: false,
+            window: None,
             least: Level::default(),
             place: Box::default(),
         }

@@ -46,6 +46,7 @@ mod rtt;
 mod server;
 mod transport;
 pub mod transport_id;
+mod whole_window;
 
 pub use address::{Address, Endpoint, LinkId, Outbox, Transmit};
 pub use aead::{Aead, Ciphers};

@@ -26,10 +26,12 @@ pub(super) struct Numbers {
     /// Packets whose acknowledgement is sent at once, as they are behind a gap.
     hurried: u8,
     delay: Duration,
+    /// Only what asks for it is acknowledged at once (spec, 9.2).
+    by_window: bool,
 }
 
 impl Numbers {
-    pub(super) const fn new(delay: Duration) -> Self {
+    pub(super) const fn new(delay: Duration, by_window: bool) -> Self {
         Self {
             ranges: Vec::new(),
             highest_at: Time::ZERO,
@@ -38,6 +40,7 @@ impl Numbers {
             due: None,
             hurried: 0,
             delay,
+            by_window,
         }
     }
 
@@ -54,7 +57,8 @@ impl Numbers {
         let late = now + self.delay;
         let is_behind_gap = in_order && self.hurried > 0;
         self.hurried = if in_order { self.hurried.saturating_sub(1) } else { BEHIND_GAP };
-        let hurries = at_once || !in_order || is_behind_gap || self.wanting >= PACKETS;
+        let hurries = !in_order || is_behind_gap || self.wanting >= PACKETS;
+        let hurries = at_once || hurries && !self.by_window;
         let at = if hurries { now } else { late };
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }

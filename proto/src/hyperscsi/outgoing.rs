@@ -116,6 +116,11 @@ impl Outgoing {
         self.acked.insert(range);
     }
 
+    /// These bytes are sent again, whether the peer has them or not.
+    pub(super) fn send_whole(&mut self, range: Range<u32>) {
+        self.again.insert(range);
+    }
+
     /// A packet with these bytes was lost.
     pub(super) fn on_lost(&mut self, range: Range<u32>) {
         for missing in self.acked.missing_in(range) {

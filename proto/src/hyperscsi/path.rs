@@ -1,5 +1,6 @@
 //! A path of a connection: its address, its packet numbers, and what may be in flight on it (spec, 9 and 14).
 
+use core::num::NonZeroU16;
 use core::time::Duration;
 
 use super::address::{Endpoint, LinkId};
@@ -11,6 +12,7 @@ use super::path_mtu::PathMtu;
 use super::recovery::{Content, Outcome, Recovery};
 use super::replay::ReplayWindow;
 use super::rtt::Rtt;
+use super::whole_window::WholeWindow;
 use crate::time::Time;
 
 /// After so many packets without a question the last one that can be sent asks for an acknowledgement at once.
@@ -90,6 +92,8 @@ pub(super) struct Profile {
     pub(super) control: CongestionControl,
     /// The packets that every path is taken to carry, and the longest that both ends take.
     pub(super) packets: (u16, u16),
+    /// Packets of a window that is acknowledged as a whole.
+    pub(super) window: Option<NonZeroU16>,
 }
 
 /// An address that is being proven (spec, 14).
@@ -160,6 +164,7 @@ pub(super) struct Path {
     congestion: Box<dyn Congestion>,
     pacer: Pacer,
     mtu: PathMtu,
+    window: Option<WholeWindow>,
     profile: Profile,
     /// Packets that may leave regardless of the window.
     pub(super) probes: u8,
@@ -175,7 +180,7 @@ impl Path {
         (number, endpoint, state): (u8, Endpoint, PathState),
         profile: Profile,
     ) -> Self {
-        let Profile { timing, peer_delay, control, packets } = profile;
+        let Profile { timing, peer_delay, control, packets, window } = profile;
         let mtu = PathMtu::new(packets);
         let packet = mtu.current();
         Self {
@@ -185,11 +190,12 @@ impl Path {
             proof: None,
             next: 0,
             replay: ReplayWindow::new(),
-            numbers: Numbers::new(timing.ack_delay),
+            numbers: Numbers::new(timing.ack_delay, window.is_some()),
             recovery: Recovery::new(Rtt::new(timing, peer_delay)),
             congestion: congestion::new(control, packet),
             pacer: Pacer::new(now, packet),
             mtu,
+            window: window.map(WholeWindow::new),
             profile,
             probes: 0,
             unasked: 0,
@@ -218,6 +224,9 @@ impl Path {
         content: Content,
     ) {
         self.unasked = if asked { 0 } else { self.unasked.saturating_add(1) };
+        if let Some(window) = &mut self.window {
+            window.on_sent(&content, asked);
+        }
         self.recovery.on_sent(now, (number, asked), size, content);
         self.pacer.sent(size);
     }
@@ -272,8 +281,13 @@ impl Path {
         if self.probes > 0 {
             return Some(now);
         }
-        let window = self.window();
-        let has_room = self.recovery.in_flight() + u64::from(self.packet()) <= window;
+        let in_flight = self.recovery.in_flight();
+        if let Some(window) = &mut self.window
+            && !window.is_open(in_flight)
+        {
+            return None;
+        }
+        let has_room = in_flight + u64::from(self.packet()) <= self.window();
         let pace = self.congestion.pace(self.recovery.rtt.smoothed());
         has_room.then(|| self.pacer.ready(now, pace))
     }
@@ -292,7 +306,10 @@ impl Path {
         let closes = self.recovery.in_flight() + two > self.window();
         // The last one of many, as nothing behind it would show that it was lost.
         let ends = is_last && self.unasked >= MANY;
-        let asks = self.probes > 0 || closes || ends || self.recovery.is_stale(now);
+        let asks = match &self.window {
+            Some(window) => self.probes > 0 || closes || ends || window.is_last(),
+            None => self.probes > 0 || closes || ends || self.recovery.is_stale(now),
+        };
         self.probes = self.probes.saturating_sub(1);
         asks
     }
@@ -370,13 +387,20 @@ impl Path {
     }
 
     fn restart(&mut self, now: Time) {
-        let Profile { timing, peer_delay, control, packets } = self.profile;
+        let Profile { timing, peer_delay, control, packets, window } = self.profile;
         self.recovery.restart(Rtt::new(timing, peer_delay));
         self.mtu = PathMtu::new(packets);
         let packet = self.packet();
         self.congestion = congestion::new(control, packet);
         self.pacer = Pacer::new(now, packet);
+        self.window = window.map(WholeWindow::new);
         self.probes = 0;
+    }
+
+    /// What is to be sent again beside these that are lost: the whole window that they are of (spec, 9.2).
+    pub(super) fn window_again(&mut self, lost: &[Content]) -> Vec<Content> {
+        let window = self.window.as_mut().filter(|window| lost.iter().any(|it| window.has(it)));
+        window.map(WholeWindow::take).unwrap_or_default()
     }
 
     /// It has failed: what was in flight is to be sent by others.

@@ -94,6 +94,7 @@ impl Transport {
             peer_delay: options.ack_delay,
             control: config.congestion,
             packets: (config.packet_first, options.packet_max),
+            window: options.window,
         };
         Some(Self {
             is_server,
@@ -271,7 +272,15 @@ impl Transport {
                 }
             }
         }
+        let again = self.paths[at].window_again(&outcome.lost);
         self.send_lost(outcome.lost);
+        for content in again {
+            let Content::Fragment { slot, seq, range } = content else { continue };
+            if let Some(message) = self.outgoing.get_mut(&slot).filter(|it| it.seq == seq) {
+                message.send_whole(range.clone());
+                self.send_again(slot, seq, range);
+            }
+        }
     }
 
     /// Sends again what was in packets that are lost.

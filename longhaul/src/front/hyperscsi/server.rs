@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
+use std::num::NonZeroU16;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -34,6 +35,9 @@ use crate::stop::Stop;
 /// Connections that one client has at a time, by whatever ports: each may have data of 64 MiB under way to the server, which are
 /// in memory until their last packet is there.
 const CONNECTIONS_MAX: usize = 16;
+
+/// The most packets of a window, if a client wants such.
+const WINDOW_MAX: Option<NonZeroU16> = NonZeroU16::new(1024);
 
 /// How long sessions have to end when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(10);
@@ -98,8 +102,8 @@ impl Server {
         let wire = Wire::new(links)?;
         // Another server of this identity resets nothing of this one.
         let place = names(&wire).into_bytes().into();
-        // A client that wants checksums gets them.
-        let config = Config { place, checksum: true, ..config };
+        // A client that wants checksums, or whole windows, gets them.
+        let config = Config { place, checksum: true, window: WINDOW_MAX, ..config };
         let machine = Machine::new(wire.now(), config, random);
         Ok(Self {
             node,

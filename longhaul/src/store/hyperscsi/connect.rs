@@ -211,6 +211,7 @@ async fn connect_to(
         port,
         codecs: options.compression.0,
         checksum: options.checksum,
+        window: options.window,
         least,
         ..with_limits(config)
     };

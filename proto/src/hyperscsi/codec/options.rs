@@ -1,5 +1,6 @@
 //! The options of set-up and of re-authentication (spec, 6.4 and 10).
 
+use core::num::NonZeroU16;
 use core::time::Duration;
 
 use super::setup::TOKEN_LEN;
@@ -26,6 +27,7 @@ const TOKEN: u16 = 19;
 const ACK_DELAY: u16 = 20;
 const PORT: u16 = 21;
 const DEVICES: u16 = 22;
+const WINDOW: u16 = 23;
 const DEVICE_LEN: usize = 4;
 const READ_ONLY: u8 = 1;
 
@@ -53,6 +55,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) least: Level,
     /// Data have checksums.
     pub(in crate::hyperscsi) checksum: bool,
+    /// Packets of a window that is acknowledged as a whole; none if it is not announced.
+    pub(in crate::hyperscsi) window: Option<NonZeroU16>,
     /// Devices that change, by the server at re-authentication.
     pub(in crate::hyperscsi) devices: Vec<DeviceChange>,
 }
@@ -98,6 +102,7 @@ impl Options {
             ciphers: config.ciphers.iter().map(|(aead, _)| *aead).collect(),
             least: config.least,
             checksum: config.checksum,
+            window: config.window,
             devices: Vec::new(),
         }
     }
@@ -119,6 +124,7 @@ impl Options {
             ciphers: choose(&server.ciphers, &client.ciphers).into_iter().collect(),
             least: client.least,
             checksum: self.checksum && peer.checksum,
+            window: self.window.zip(peer.window).map(|(own, theirs)| own.min(theirs)),
             devices: server.devices.clone(),
         }
     }
@@ -173,6 +179,9 @@ impl Options {
         if self.checksum {
             put(CHECKSUM, &[CRC32C]);
         }
+        if let Some(window) = self.window {
+            put(WINDOW, &window.get().to_be_bytes());
+        }
         if !self.devices.is_empty() {
             let devices: Vec<_> = self.devices.iter().flat_map(|one| one.emit()).collect();
             put(DEVICES, &devices);
@@ -192,6 +201,7 @@ impl Options {
         let (mut credit, mut token, mut port) = (None, None, None);
         let (mut paths, mut compression, mut ciphers) = (1, 0, UNANNOUNCED.to_vec());
         let (mut least, mut checksum, mut devices) = (Level::default(), false, Vec::new());
+        let mut window = None;
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -214,6 +224,7 @@ impl Options {
                     let numbers = value.take(len).ok()?;
                     ciphers = numbers.iter().filter_map(|number| Aead::of(*number)).collect();
                 }
+                WINDOW => window = Some(NonZeroU16::new(value.u16().ok()?)?),
                 DEVICES => {
                     let all = value.take(len).ok()?.chunks(DEVICE_LEN);
                     devices = all.map(DeviceChange::parse).collect::<Option<_>>()?;
@@ -239,6 +250,7 @@ impl Options {
             ciphers,
             least,
             checksum,
+            window,
             devices,
         })
     }
@@ -263,6 +275,7 @@ mod tests {
             ciphers: vec![Aead::ChaCha20Poly1305, Aead::Aes256Gcm],
             least: Level::Integrity,
             checksum: true,
+            window: NonZeroU16::new(64),
             devices: vec![DeviceChange {
                 handle: Handle(0x102),
                 level: Level::Integrity,
