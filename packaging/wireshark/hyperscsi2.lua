@@ -42,6 +42,9 @@ local field = {
     priority = ProtoField.uint8("hyperscsi2.priority", "Priority"),
     device = ProtoField.uint16("hyperscsi2.device", "Device", base.HEX, { [0xFFFF] = "the connection" }),
     number = ProtoField.uint64("hyperscsi2.pn", "Packet number"),
+    sequence = ProtoField.uint32("hyperscsi2.sequence", "Sequence number"),
+    offset = ProtoField.uint32("hyperscsi2.offset", "Offset"),
+    message_length = ProtoField.uint32("hyperscsi2.message_length", "Message length"),
     body = ProtoField.bytes("hyperscsi2.body", "Body"),
     tag = ProtoField.bytes("hyperscsi2.tag", "Authentication tag"),
     padding = ProtoField.bytes("hyperscsi2.padding", "Padding of the link"),
@@ -58,8 +61,8 @@ hs.experts = { malformed }
 -- What Wireshark itself makes of EtherType 0x889A: version 1.
 local stock = DissectorTable.get("ethertype"):get_dissector(ETHERTYPE)
 
--- Bytes of an authentication tag.
-local TAG = 16
+-- Bytes of an authentication tag, and of the header of a fragment.
+local TAG, FRAGMENT = 16, 12
 
 local function show_header(tree, header)
     local first = header(0, 3)
@@ -95,6 +98,19 @@ local function describe(header)
     return text .. string.format(" pn %s", tostring(header(16, 8):uint64()))
 end
 
+-- The header of a fragment, where it is not encrypted; how many bytes that is.
+local function show_fragment(tree, header, body)
+    local level = bit.rshift(header(0, 3):uint(), 22)
+    local opcode = bit.band(header(4, 1):uint(), 0x7F)
+    if level > 1 or opcode > 1 or body:len() < FRAGMENT then
+        return 0
+    end
+    tree:add(field.sequence, body(0, 4))
+    tree:add(field.offset, body(4, 4))
+    tree:add(field.message_length, body(8, 4))
+    return FRAGMENT
+end
+
 -- How many bytes of it were version 2.
 local function dissect(buffer, info, root)
     if buffer:len() < HEADER then
@@ -114,7 +130,10 @@ local function dissect(buffer, info, root)
         return buffer:len()
     end
     if length > TAG then
-        tree:add(field.body, buffer(HEADER, length - TAG))
+        local shown = show_fragment(tree, header, buffer(HEADER, length - TAG))
+        if length > TAG + shown then
+            tree:add(field.body, buffer(HEADER + shown, length - TAG - shown))
+        end
     end
     if length >= TAG then
         tree:add(field.tag, buffer(HEADER + length - TAG, TAG))

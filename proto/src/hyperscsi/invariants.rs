@@ -68,9 +68,10 @@ fn endpoint(port: u16) -> Endpoint {
     Endpoint { link: LinkId(0), address: Address::Ip(SocketAddr::from(([127, 0, 0, 1], port))) }
 }
 
-/// A device of each level.
-fn devices() -> Vec<Device> {
-    let levels = [Level::None, Level::Integrity, Level::Encrypt];
+/// A device of each level: which has which changes with `turn`.
+fn devices(turn: usize) -> Vec<Device> {
+    let mut levels = [Level::None, Level::Integrity, Level::Encrypt];
+    levels.rotate_left(turn % 3);
     let device = |(handle, level)| Device {
         handle: Handle(handle),
         name: "disk".into(),
@@ -92,26 +93,42 @@ fn sent(now: Time, client: &mut Client, server: &mut Server) -> Vec<Flying> {
     to_server.chain(to_client).collect()
 }
 
-/// Both machines, while a script says what becomes of each packet: it arrives, is lost, arrives twice, late, or
-/// changed, or is preceded by bytes of the script.
-///
-/// # Panics
-///
-/// If a command is executed twice, or a machine breaks.
-pub fn machines(ciphers: Ciphers, script: &[u8]) {
+/// All of these ciphers, the first alone, or the others.
+fn turned(ciphers: Ciphers, kind: u8) -> Ciphers {
+    match kind % 3 {
+        0 => ciphers,
+        1 => ciphers.get(..1).unwrap_or(ciphers),
+        _ => ciphers.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(ciphers),
+    }
+}
+
+/// Both ends of a connection, with both paths, at the beginning.
+fn ends(now: Time, ciphers: Ciphers) -> (Client, Server) {
     let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
     let config = |who| {
         let config = Config::ip(identity(who), SiteKey::from_bytes([7; SITE_KEY_LEN]), ciphers);
         let (codecs, least) = (run_length::CODECS, Level::None);
         Config { credit: 65536, paths: 2, codecs, checksum: true, least, ..config }
     };
-    let mut now = Time::from_origin(Duration::from_secs(100));
     let remote = Remote { endpoint: endpoint(PORT), pin: None };
-    let mut client = Client::new(now, config(1), remote, fill(1));
-    let mut server = Server::new(now, config(2), fill(2));
+    (Client::new(now, config(1), remote, fill(1)), Server::new(now, config(2), fill(2)))
+}
+
+/// Both machines, while a script says what becomes of each packet: it arrives, is lost, arrives twice, late, or
+/// changed. Its first byte says which of the ciphers the ends have.
+///
+/// # Panics
+///
+/// If a command is executed twice, or a machine breaks.
+pub fn machines(ciphers: Ciphers, script: &[u8]) {
+    let (kind, script) = script.split_first().map_or((0, script), |(kind, rest)| (*kind, rest));
+    let ciphers = turned(ciphers, kind);
+    let mut now = Time::from_origin(Duration::from_secs(100));
+    let (mut client, mut server) = ends(now, ciphers);
     let mut script = script.iter().copied();
     let (mut executed, mut submitted) = (0_u64, 0_u64);
     let mut late: Vec<Flying> = Vec::new();
+    let (mut accepted, mut turn) = (None, 0);
     let second = (endpoint(1112), endpoint(PORT + 1));
     while let Some(step) = script.next() {
         let mut flying = core::mem::take(&mut late);
@@ -143,7 +160,8 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
         while let Some(event) = server.poll_event() {
             match event {
                 ServerEvent::Proven { connection, .. } => {
-                    server.accept(now, connection, devices());
+                    server.accept(now, connection, devices(0));
+                    accepted = Some(connection);
                 }
                 ServerEvent::Command { connection, request, command } => {
                     executed += 1;
@@ -161,6 +179,12 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
                 ClientEvent::Connected { .. } => assert!(client.add_path(now, second.1)),
                 _ => {}
             }
+        }
+        if step >> 5 == 7
+            && let Some(connection) = accepted
+        {
+            turn += 1;
+            server.change_devices(now, connection, devices(turn));
         }
         if step & 1 != 0 {
             let command = Command {

@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn packets_behind_a_gap_are_acknowledged_at_once() {
         let delay = Duration::from_millis(5);
-        let mut kept = Numbers::new(delay);
+        let mut kept = Numbers::new(delay, false);
         for (number, at_once) in
             [(0, false), (1, false), (3, true), (4, true), (5, true), (6, false)]
         {
@@ -152,7 +152,7 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_hold_the_highest_numbers_that_came(numbers in proptest::collection::vec(0..300_u64, 1..200)) {
-            let mut kept = Numbers::new(Duration::ZERO);
+            let mut kept = Numbers::new(Duration::ZERO, false);
             let (mut all, mut was_full) = (BTreeSet::new(), false);
             for number in numbers {
                 kept.add(Time::ZERO, number, None);

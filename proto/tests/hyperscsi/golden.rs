@@ -74,23 +74,64 @@ fn capture(net: &Net) -> Vec<u8> {
 #[test]
 fn wireshark_reads_the_first_five_bytes() {
     let net = connection(AES);
-    let path = std::env::temp_dir().join(format!("hyperscsi-{}.pcap", std::process::id()));
-    std::fs::write(&path, capture(&net)).unwrap();
     let fields = ["cmd", "version", "tagno", "lastfrag", "fragno"];
-    let fields = fields.iter().flat_map(|name| ["-e".to_owned(), format!("hyperscsi.{name}")]);
-    let decoded = Process::new("tshark")
-        .args(["-r".as_ref(), path.as_os_str()])
-        .args(["-T", "fields", "-E", "separator=,"])
-        .args(fields)
-        .output();
-    std::fs::remove_file(&path).unwrap();
-    let decoded = decoded.expect("tshark is there (scripts/setup installs it)");
-    let text = String::from_utf8(decoded.stdout).unwrap();
+    let text = decoded(&net, &[], &fields.map(|name| format!("hyperscsi.{name}")));
     let expected = net.wiretap.iter().fold(String::new(), |mut text, (_, bytes)| {
         let first = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
         let (slot, last, fragment) = (first >> 11 & 0x1ff, first >> 10 & 1, first & 0x3ff);
         writeln!(text, "{},2,{slot},{last},{fragment}", bytes[4] & 0x7f).unwrap();
         text
     });
-    assert_eq!(text, expected, "{}", String::from_utf8_lossy(&decoded.stderr));
+    assert_eq!(text, expected);
+}
+
+/// These fields of each packet, as tshark tells them.
+fn decoded(net: &Net, options: &[&str], fields: &[String]) -> String {
+    let number = fields.len();
+    let path = std::env::temp_dir();
+    let path = path.join(format!("hyperscsi-{}-{number}.pcap", std::process::id()));
+    std::fs::write(&path, capture(net)).unwrap();
+    let decoded = Process::new("tshark")
+        .args(options)
+        .args(["-r".as_ref(), path.as_os_str()])
+        .args(["-T", "fields", "-E", "separator=,"])
+        .args(fields.iter().flat_map(|name| ["-e", name]))
+        .output();
+    std::fs::remove_file(&path).unwrap();
+    let decoded = decoded.expect("tshark is there (scripts/setup installs it)");
+    let errors = String::from_utf8_lossy(&decoded.stderr);
+    assert!(decoded.status.success(), "{errors}");
+    String::from_utf8(decoded.stdout).unwrap()
+}
+
+/// Ours tells of a message where it is not encrypted.
+#[test]
+fn dissector_shows_fragments_of_levels_below_encryption() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/wireshark/hyperscsi2.lua");
+    for level in [Level::None, Level::Integrity, Level::Encrypt] {
+        let client = Config { least: level, ..config(CLIENT, SITE) };
+        let mut net = Net::with(43, CALM, client, config(SERVER, SITE));
+        let name = "disk".into();
+        net.devices = vec![Device { handle: DEVICE, name, level, read_only: false }];
+        net.connect();
+        let id = net.submit(write(DEVICE, 1, vec![0x5a; 4 * BLOCK]));
+        net.reply(id);
+        let fields = ["level", "opcode", "sequence", "offset", "message_length", "tag"];
+        let fields = fields.map(|name| format!("hyperscsi2.{name}"));
+        let text = decoded(&net, &["-X", &format!("lua_script:{script}")], &fields);
+        let expected = net.wiretap.iter().fold(String::new(), |mut text, (_, bytes)| {
+            let (sec, opcode) = (bytes[0] >> 6, bytes[4] & 0x7f);
+            write!(text, "{sec},0x{opcode:02x},").unwrap();
+            let is_shown = sec < 2 && opcode < 2;
+            for at in [24, 28, 32].into_iter().filter(|_| is_shown) {
+                let value = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+                write!(text, "{value},").unwrap();
+            }
+            let tag = hex(&bytes[bytes.len() - 16..]);
+            writeln!(text, "{}{tag}", if is_shown { "" } else { ",,," }).unwrap();
+            text
+        });
+        assert_eq!(text, expected, "{level:?}");
+        assert_eq!(text.contains("\n0,"), level == Level::None);
+    }
 }
