@@ -4,6 +4,7 @@ mod detach;
 mod ending;
 mod front;
 pub(super) mod kept;
+mod process_file;
 pub mod status;
 mod succession;
 
@@ -433,6 +434,7 @@ async fn open_kept_front(
     if kept.is_resumed() && stop.is_called() {
         return Err(Failure::new("ended by a signal before it took the mount over").fleeting());
     }
+    kept.begin_taking().await;
     Front::open_kept(at, replace, Arc::clone(&counted.volume), kept.take()?, logs).await
 }
 

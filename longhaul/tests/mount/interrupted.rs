@@ -11,7 +11,7 @@ use super::stage::{Stage, write_stable};
 use super::takeover::{install_failing, mount_by_a_copy};
 
 /// A mount with something that is not flushed, whose process is killed while the server is silent; the next one waits for that.
-fn waiting_for_its_server(stage: &Stage) -> Running {
+pub(super) fn waiting_for_its_server(stage: &Stage) -> Running {
     let server = stage.serve("--state reservations");
     stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
     write_stable(&stage.mnt().join("stable"), "kept");
@@ -23,7 +23,7 @@ fn waiting_for_its_server(stage: &Stage) -> Running {
     server
 }
 
-fn signal_all(processes: &[u32], signal: Signal) {
+pub(super) fn signal_all(processes: &[u32], signal: Signal) {
     for pid in processes {
         let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
     }
@@ -49,7 +49,7 @@ fn mount_whose_processes_are_all_told_to_end_during_a_takeover_is_unmounted_and_
 }
 
 /// A process serves the mount once the server answers, and it ends in order.
-fn goes_on(stage: &Stage, server: Running) {
+pub(super) fn goes_on(stage: &Stage, server: Running) {
     server.signal(Signal::CONT);
     stage.server_after(None);
     stage.longhaul("umount disk");
@@ -168,12 +168,12 @@ fn installed_program_that_never_reaches_the_server_takes_turns_with_the_other_on
     assert!(server.stop().success());
 }
 
-fn start(stage: &Stage, args: &str) -> Child {
+pub(super) fn start(stage: &Stage, args: &str) -> Child {
     stage.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// What a command printed, and how it ended.
-fn ended(command: Child) -> (String, Option<i32>) {
+pub(super) fn ended(command: Child) -> (String, Option<i32>) {
     let output = command.wait_with_output().unwrap();
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
 }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+mod hangs;
 mod images;
 mod interrupted;
 mod invited;

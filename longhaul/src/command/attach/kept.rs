@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use super::process_file::{self, ProcessFile};
 use crate::attachments::{self, FileId};
 use crate::chain::{Chain, Contents, JournalOptions, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
@@ -31,8 +32,14 @@ pub(in crate::command) const HANDED_OVER: u8 = 75;
 /// How one ends that could not take a mount over and may when it is tried again: EX_UNAVAILABLE of sysexits.h.
 pub(in crate::command) const TRY_AGAIN: u8 = 69;
 
-/// What the keeper says when it has what it needs.
+/// What the keeper says when it has noted what it was told.
 const KEPT: &str = "kept\n";
+
+/// What a process says that takes a mount over, and tells before it hears what the kernel asks.
+const OPENING: &str = "opening\n";
+
+/// What it says then.
+const TAKING: &str = "taking\n";
 
 /// The longest that one says to the other.
 const LINE_MAX: usize = 1 << 20;
@@ -92,6 +99,9 @@ struct Greeting {
     /// Why this is not a process of the program that is installed, if it is not.
     #[serde(default)]
     refused: Option<String>,
+    /// The keeper is to be told how far the process is: one of before would take that for the state.
+    #[serde(default)]
+    hears_phases: bool,
 }
 
 /// A mount that is to be taken over.
@@ -116,7 +126,9 @@ pub(in crate::command) fn greeting(
             line.extend_from_slice(head.as_bytes());
             line.extend_from_slice(state.expose());
             let refused = serde_json::json!(refused);
-            line.extend_from_slice(format!(r#"}},"refused":{refused}}}"#).as_bytes());
+            line.extend_from_slice(
+                format!(r#"}},"refused":{refused},"hears_phases":true}}"#).as_bytes(),
+            );
         }
     }
     line.push(b'\n');
@@ -129,23 +141,51 @@ pub(in crate::command) fn journal_of(state: &Secret) -> Option<PathBuf> {
     state.journal.as_ref().map(|journal| journal.path.clone())
 }
 
-/// Says it to a process, with what it needs of the kernel; what that answers, once it serves. `None` if it ends before.
+/// Says it to a process, with what it needs of the kernel.
 pub(in crate::command) fn greet(
     stream: &UnixStream,
     greeting: &Secret,
     device: Option<&Device>,
     record: &File,
-) -> io::Result<Option<Secret>> {
+) -> io::Result<()> {
     let descriptors = [Some(record.as_fd()), device.map(AsFd::as_fd)];
     send(stream, &descriptors.into_iter().flatten().collect::<Vec<_>>())?;
-    (&*stream).write_all(greeting.expose())?;
-    let line = read_line(stream)?;
-    Ok((!line.is_empty()).then(|| Secret::new(line.to_vec())))
+    (&*stream).write_all(greeting.expose())
 }
 
-/// Says that the answer is kept.
+/// What a process says to its keeper.
+pub(in crate::command) enum ProcessMessage {
+    /// It opens the volume, and says [`ProcessMessage::Taking`] before it hears what the kernel asks.
+    Opening,
+    /// It is about to hear that.
+    Taking,
+    /// It serves; what the next process needs.
+    Serves(Secret),
+}
+
+/// What it says next; `None` if it has ended.
+pub(in crate::command) fn hear(stream: &UnixStream) -> io::Result<Option<ProcessMessage>> {
+    let line = read_line(stream)?;
+    Ok(match &**line {
+        b"" => None,
+        line if line == OPENING.trim_end().as_bytes() => Some(ProcessMessage::Opening),
+        line if line == TAKING.trim_end().as_bytes() => Some(ProcessMessage::Taking),
+        state => Some(ProcessMessage::Serves(Secret::new(state.to_vec()))),
+    })
+}
+
+/// Says that it is noted.
 pub(in crate::command) fn acknowledge(mut stream: &UnixStream) -> io::Result<()> {
     stream.write_all(KEPT.as_bytes())
+}
+
+/// Tells the keeper how far this process is, and waits until it has noted that: it decides by it whether the next process has to
+/// ask the kernel again. Where the keeper is gone there is no next process.
+fn say_phase(mut stream: &UnixStream, phase: &str) {
+    let noted = stream.write_all(phase.as_bytes()).and_then(|()| read_line(stream));
+    if let Err(why) = noted {
+        tracing::debug!(%why, "the process that keeps the mount is gone");
+    }
 }
 
 /// A line without its end; empty at the end of the stream.
@@ -169,8 +209,11 @@ pub(in crate::command) struct KeeperLink {
     record: Option<Record>,
     resumed: Option<Resumed>,
     refused: Option<String>,
+    hears_phases: bool,
     /// Filled when the volume is opened.
     key: Arc<OnceLock<Secret>>,
+    /// By which others see that this process is there.
+    _process: Option<ProcessFile>,
 }
 
 /// What the front takes of it.
@@ -198,11 +241,17 @@ impl KeeperLink {
     }
 
     fn connect_now(path: &Path) -> io::Result<Self> {
+        // Before: once it has the descriptors it goes on without the keeper.
+        let process = ProcessFile::create(path);
+        if let Err(why) = &process {
+            tracing::warn!(%why, "it cannot be noted which process serves the mount");
+        }
         let stream = UnixStream::connect(path)?;
         let mut descriptors = receive(&stream)?.into_iter();
         let record = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
         let device = descriptors.next();
-        let Greeting { resumed, refused } = serde_json::from_slice(&read_line(&stream)?)?;
+        let Greeting { resumed, refused, hears_phases } =
+            serde_json::from_slice(&read_line(&stream)?)?;
         let record = File::from(record);
         let record = match &resumed {
             Some(_) => Record::read(record)?,
@@ -211,7 +260,30 @@ impl KeeperLink {
         let record = Some(record);
         let keeper = peer_process(&stream)?;
         attachments::kept_by(keeper.as_raw_nonzero().get().unsigned_abs());
-        Ok(Self { stream, keeper, device, record, resumed, refused, key: Arc::default() })
+        let kept = Self {
+            stream,
+            keeper,
+            device,
+            record,
+            resumed,
+            refused,
+            hears_phases,
+            key: Arc::default(),
+            _process: process.ok(),
+        };
+        if kept.hears_phases {
+            say_phase(&kept.stream, OPENING);
+        }
+        Ok(kept)
+    }
+
+    /// Says that this process is about to hear what the kernel asks.
+    pub(super) async fn begin_taking(&self) {
+        if self.hears_phases
+            && let Ok(stream) = self.stream.try_clone()
+        {
+            let _ = spawn_blocking(move || say_phase(&stream, TAKING)).await;
+        }
     }
 
     /// Why no other process could go on, if none could: the keeper starts the next one, and holds what that needs.
@@ -383,11 +455,22 @@ pub(in crate::command) fn socket_in(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!(".{name}.keeper"))
 }
 
-/// Whether somebody keeps it.
+/// Whether somebody keeps the mount whose keeper listens here, or serves it without one, or is about to.
 pub(in crate::command) fn is_kept(socket: &Path) -> bool {
     let connected = UnixStream::connect(socket);
     if let Err(why) = &connected {
         tracing::debug!(socket = %socket.shown(), %why, "nobody keeps it");
     }
-    connected.is_ok()
+    // In this order: a process has its file before it asks the keeper.
+    connected.is_ok() || process_file::process_of(socket).is_some()
+}
+
+/// The process that serves the mount whose keeper listens here, or is about to.
+pub(in crate::command) fn process_of(socket: &Path) -> Option<u32> {
+    process_file::process_of(socket)
+}
+
+/// Removes what a process that was killed has left beside this socket.
+pub(in crate::command) fn remove_if_left(socket: &Path) {
+    process_file::remove_if_left(socket);
 }

@@ -1,38 +1,35 @@
 //! The process that keeps a mount: it holds the connection to the kernel and the volume key, and starts the one that serves
 //! it, once more when that has ended without unmounting. It serves nothing, so that nothing of it can fail with a request.
 
+mod listening;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::UnixListener;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
+use self::listening::{KernelFiles, Listening, Phase, StateReport};
 use super::super::attach::Background;
-use super::super::attach::kept::{
-    HANDED_OVER, TRY_AGAIN, acknowledge, greet, greeting, journal_of,
-};
+use super::super::attach::kept::{self, HANDED_OVER, TRY_AGAIN, acknowledge, greeting, journal_of};
 use super::Via;
 use crate::attachments::FileId;
 use crate::block_devices::{devices_over, mounts_of};
 use crate::control;
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
-use crate::front::fuse::{Device, open_device};
-use crate::net::peer_process::peer_process;
+use crate::front::fuse::open_device;
 use crate::printable::Shown as _;
 use crate::secret::Secret;
 use crate::socket_file::SocketFile;
@@ -47,9 +44,6 @@ const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// One that has lived as long as this did not fail at what it began with.
 const LIVED: Duration = Duration::from_secs(60);
-
-/// How long one that takes a mount over may take to ask for it: that needs no server.
-const ASKS_WITHIN: Duration = Duration::from_secs(30);
 
 /// How often in a row the installed program may end to be tried again before the one that runs here is tried.
 const TRIES: u32 = 3;
@@ -80,26 +74,24 @@ pub(super) struct Supervisor {
     was_killed: bool,
     /// How often in a row the installed program has ended to be tried again.
     tries: u32,
+    /// How many in a row took too long to open the volume.
+    late: u32,
 }
-
-/// What is handed to each of them.
-struct KernelFiles {
-    device: Option<Device>,
-    record: File,
-}
-
-/// What a process has said, and where it waits for the answer.
-type StateReport = (Secret, std::os::unix::net::UnixStream);
 
 /// How a process ended.
 struct Ended {
     status: ExitStatus,
-    /// It was killed because it did not ask for the mount.
-    is_silent: bool,
-    /// It was given what it takes to hear the kernel, and may have heard what it has not answered.
-    has_kernel_files: bool,
-    /// It had begun to serve the mount.
-    has_served: bool,
+    /// How far it was.
+    phase: Phase,
+    /// It was killed because that lasted this long.
+    late: Option<Duration>,
+}
+
+impl Ended {
+    /// Whether it had begun to serve the mount.
+    fn has_served(&self) -> bool {
+        self.phase == Phase::Serving
+    }
 }
 
 /// What follows from the end of a process.
@@ -145,6 +137,7 @@ impl Supervisor {
             refused: None,
             was_killed: false,
             tries: 0,
+            late: 0,
         })
     }
 
@@ -161,6 +154,7 @@ impl Supervisor {
         let kept = self.keep(&listener, background, &mut stop).await;
         // The volume may have been mounted again already, since nothing serves it any more: that has its own by this name.
         file.remove();
+        kept::remove_if_left(&self.socket);
         kept
     }
 
@@ -179,7 +173,7 @@ impl Supervisor {
                 Ok(child) => {
                     let ended = self.live(child, listener, is_last, background, stop).await?;
                     match next(&ended, self.state.is_some(), self.is_own_program) {
-                        Next::End if self.state.is_some() && !ended.has_served => {
+                        Next::End if self.state.is_some() && !ended.has_served() => {
                             return Err(self.left(background));
                         }
                         Next::End => return end(&ended),
@@ -212,6 +206,11 @@ impl Supervisor {
     fn prepare(&mut self, next: Next, ended: &Ended) -> Option<Duration> {
         if !matches!(next, Next::TryAgain) {
             self.tries = 0;
+        }
+        match ended.late {
+            Some(_) if ended.phase.is_opening() => self.late += 1,
+            _ if ended.has_served() => self.late = 0,
+            _ => {}
         }
         match next {
             // What it was told to do is the next one's to do, once that serves.
@@ -299,17 +298,20 @@ impl Supervisor {
     ) -> Outcome<Ended> {
         let pid = child.id();
         let (says, mut said) = mpsc::channel(1);
-        let listening = self.listening(listener, pid, says);
-        let greeted = Arc::clone(&listening.greeted);
+        let (tell, mut phase) = watch::channel(Phase::Started);
+        let tell = Arc::new(tell);
+        let listening = self.listening(listener, pid, (Arc::clone(&tell), says));
         let listening = tokio::spawn(listening.hear_all());
-        let mut late = pin!(sleep(ASKS_WITHIN));
+        let (mut is_stopping, mut late) = (false, None);
         let is_resumed = self.state.is_some();
-        let (mut is_stopping, mut is_silent, mut has_served) = (false, false, false);
+        let (mut since, mut limit) =
+            (Instant::now(), is_resumed.then(|| Phase::Started.limit(0)).flatten());
         let status = loop {
+            let has_served = *phase.borrow() == Phase::Serving;
             tokio::select! {
                 status = child.wait() => break status.or_fail(|| CANNOT_START.to_owned())?,
                 Some(said) = said.recv() => match self.heard(said, background) {
-                    Ok(()) => has_served = true,
+                    Ok(()) => drop(tell.send_replace(Phase::Serving)),
                     // Another one is started once it has ended, and must not find it beside itself.
                     Err(why) => {
                         print_error(&format_args!("longhaul: {why}"));
@@ -320,11 +322,13 @@ impl Supervisor {
                     is_stopping = true;
                     signal(&child, Signal::TERM);
                 }
-                () = &mut late, if is_resumed && !late.is_elapsed() => {
-                    is_silent = !greeted.load(Ordering::Acquire);
-                    if is_silent {
-                        signal(&child, Signal::KILL);
-                    }
+                Ok(()) = phase.changed() => {
+                    since = Instant::now();
+                    limit = phase.borrow_and_update().limit(self.late).filter(|_| is_resumed);
+                }
+                () = sleep_until(since + limit.unwrap_or_default()), if limit.is_some() => {
+                    late = limit.take();
+                    signal(&child, Signal::KILL);
                 }
             }
         };
@@ -332,8 +336,8 @@ impl Supervisor {
         if let (Some(pid), Some(dir)) = (pid, control::runtime_dir()) {
             control::remove_if_left(&control::of_attachment(&dir, pid));
         }
-        let has_kernel_files = greeted.load(Ordering::Acquire);
-        Ok(Ended { status, is_silent, has_kernel_files, has_served })
+        let phase = *phase.borrow();
+        Ok(Ended { status, phase, late })
     }
 
     /// What hears the process with this number, and tells it what it takes over.
@@ -341,12 +345,12 @@ impl Supervisor {
         &self,
         listener: &Arc<UnixListener>,
         pid: Option<u32>,
-        says: mpsc::Sender<StateReport>,
+        (phase, says): (Arc<watch::Sender<Phase>>, mpsc::Sender<StateReport>),
     ) -> Listening {
         let refused = self.refused.as_deref();
         let greeting = Arc::new(greeting(self.state.as_ref(), self.was_killed, refused));
         let (listener, kernel) = (Arc::clone(listener), Arc::clone(&self.kernel));
-        Listening { listener, pid, greeting, kernel, greeted: Arc::default(), says }
+        Listening { listener, pid, greeting, kernel, phase, says }
     }
 
     /// Starts a process of the program that is installed now; if that cannot be, of the one that runs here.
@@ -393,54 +397,6 @@ impl Supervisor {
     }
 }
 
-/// Waits for a process at the keeper's socket, until it is aborted.
-struct Listening {
-    listener: Arc<UnixListener>,
-    pid: Option<u32>,
-    greeting: Arc<Secret>,
-    kernel: Arc<KernelFiles>,
-    /// Set when the process is given these files.
-    greeted: Arc<AtomicBool>,
-    says: mpsc::Sender<StateReport>,
-}
-
-impl Listening {
-    /// Hears the process; others are turned away.
-    async fn hear_all(self) {
-        loop {
-            let heard = match self.listener.accept().await {
-                Ok((stream, _)) => self.hear(stream).await,
-                Err(why) => Err(why),
-            };
-            match heard {
-                Ok(None) => {}
-                Ok(Some(report)) => drop(self.says.send(report).await),
-                // It was killed meanwhile. That must not end this: the successor asks here too.
-                Err(why) => {
-                    tracing::warn!(%why, "the process that serves the mount was not heard");
-                }
-            }
-        }
-    }
-
-    async fn hear(&self, stream: tokio::net::UnixStream) -> io::Result<Option<StateReport>> {
-        let stream = stream.into_std()?;
-        stream.set_nonblocking(false)?;
-        let asks = peer_process(&stream)?.as_raw_nonzero().get().cast_unsigned();
-        if Some(asks) != self.pid {
-            return Ok(None);
-        }
-        let (greeting, kernel) = (Arc::clone(&self.greeting), Arc::clone(&self.kernel));
-        self.greeted.store(true, Ordering::Release);
-        // It answers once it serves; if it ends before, so does the stream.
-        let heard = spawn_blocking(move || {
-            let state = greet(&stream, &greeting, kernel.device.as_ref(), &kernel.record)?;
-            Ok(state.map(|state| (state, stream)))
-        });
-        heard.await.map_err(io::Error::other)?
-    }
-}
-
 /// Whether it is the end of a program that could not begin: its interpreter or a library is missing (127), or it cannot be
 /// executed (126), by the convention of shells and of ld.so(8).
 fn is_not_started(status: ExitStatus) -> bool {
@@ -450,7 +406,7 @@ fn is_not_started(status: ExitStatus) -> bool {
 /// Says its status as the end of this process too; the one that ended has said why.
 fn end(ended: &Ended) -> Outcome {
     match ended.status.code() {
-        Some(0) if ended.has_served => Ok(()),
+        Some(0) if ended.has_served() => Ok(()),
         Some(0) => Err(Failure::new("the process that was to serve the mount ended before it did")),
         code => Err(Failure::already_printed(code == Some(2))),
     }
@@ -458,11 +414,11 @@ fn end(ended: &Ended) -> Outcome {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_silent {
-            true => {
-                write!(f, "it did not ask for it within {} seconds", ASKS_WITHIN.as_secs())
+        match self.late {
+            Some(limit) => {
+                write!(f, "it {} within {} seconds", self.phase.lacks(), limit.as_secs())
             }
-            false => self.status.fmt(f),
+            None => self.status.fmt(f),
         }
     }
 }
@@ -470,11 +426,11 @@ impl fmt::Display for Ended {
 /// What follows from this end of a process; whether there is a mount that one has served, and whether this one was of the
 /// keeper's own program.
 fn next(ended: &Ended, is_kept: bool, is_own_program: bool) -> Next {
-    let &Ended { status, has_kernel_files, has_served, .. } = ended;
+    let &Ended { status, phase, .. } = ended;
     let ended_by = |code: u8| status.code() == Some(code.into());
     let has_crashed = status.signal().is_some() || status.code() == Some(PANICKED);
-    let was_killed = has_crashed && has_kernel_files;
-    match has_served {
+    let was_killed = has_crashed && phase.may_have_heard();
+    match ended.has_served() {
         _ if !is_kept => Next::End,
         true if ended_by(HANDED_OVER) => Next::Successor { was_killed: false },
         true if has_crashed => Next::Successor { was_killed: true },
@@ -495,7 +451,7 @@ fn signal(child: &Child, signal: Signal) {
 
 /// Where the processes that serve the mount with this name ask.
 pub(super) fn socket_of(file: &Path, name: &str) -> Option<PathBuf> {
-    Some(super::super::attach::kept::socket_in(file.parent()?, name))
+    Some(kept::socket_in(file.parent()?, name))
 }
 
 #[cfg(test)]
@@ -508,7 +464,8 @@ mod tests {
     }
 
     fn ended(status: ExitStatus, has_served: bool) -> Ended {
-        Ended { status, is_silent: false, has_kernel_files: true, has_served }
+        let phase = if has_served { Phase::Serving } else { Phase::Taking };
+        Ended { status, phase, late: None }
     }
 
     #[test]
@@ -537,8 +494,10 @@ mod tests {
         }
         assert_eq!(after(exited(TRY_AGAIN)), Next::TryAgain);
         let at_once = ended(ExitStatus::from_raw(11), false);
-        let at_once = Ended { has_kernel_files: false, ..at_once };
-        assert_eq!(next(&at_once, true, false), Next::FailedStart { was_killed: false });
+        for phase in [Phase::Started, Phase::Opening] {
+            let before = Ended { phase, ..at_once };
+            assert_eq!(next(&before, true, false), Next::FailedStart { was_killed: false });
+        }
         assert!(end(&ended(exited(0), false)).is_err());
     }
 
