@@ -45,6 +45,7 @@ pub mod mirror;
 pub mod mount;
 pub(crate) mod named;
 mod new_file;
+mod next_process;
 mod open_metrics;
 mod options;
 mod output;

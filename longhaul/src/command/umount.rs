@@ -1,6 +1,5 @@
 //! `longhaul umount`: the end of what `mount` has begun, and what has become of what was written.
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,8 +7,8 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::task::spawn_blocking;
 
-use super::attach::kept;
-use super::attached::{AttachStatus, Found, PATIENCE, attachments, look};
+use super::attached::{AttachStatus, Found, PATIENCE, attachments};
+use super::next_process::{is_kept_mount, look_until_served};
 use super::say_done;
 use crate::block_devices::{
     devices_over, file_of, mounted_at, mounts_elsewhere, mounts_of, users_of,
@@ -40,9 +39,6 @@ leaves the process in the background to it.";
 
 /// How often it is said what the end waits for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-
-/// How often it is looked for a process that takes a mount over.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The end may have gigabytes to send over a thin line, or wait for a server.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -149,31 +145,6 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// What there is, once no process is about to take the one over that is wanted: one of these mounts, if it is any.
-async fn look_until_served(
-    what: &impl Display,
-    mounts: &[PathBuf],
-    is_wanted: impl Fn(&AttachStatus) -> bool,
-) -> Found {
-    let mut is_told = false;
-    loop {
-        let found = look().await;
-        let is_there = found.answered.iter().any(|(_, status)| is_wanted(status));
-        // It may be the one that does not answer.
-        let is_silent = !found.silent.is_empty();
-        if is_there || is_silent || !mounts.iter().any(|file| is_kept_mount(file)) {
-            return found;
-        }
-        if !std::mem::replace(&mut is_told, true) {
-            print_error(&format_args!(
-                "longhaul: {what} is served by nobody at the moment: another process is about to take it over, which is waited \
-                 for; its log in the state directory says more"
-            ));
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
 /// The file by which `mount` makes a block device of the volume with this name.
 pub(super) fn own_file(name: &str) -> Option<PathBuf> {
     Some(own_dir()?.join(name))
@@ -182,13 +153,6 @@ pub(super) fn own_file(name: &str) -> Option<PathBuf> {
 /// The directory of those files.
 pub(super) fn own_dir() -> Option<PathBuf> {
     control::runtime_dir().map(|dir| dir.join("volumes"))
-}
-
-/// Whether a process keeps the mount over this file, whose server may have ended.
-fn is_kept_mount(file: &Path) -> bool {
-    let name = file.file_name().and_then(|name| name.to_str());
-    let socket = file.parent().zip(name).map(|(dir, name)| kept::socket_in(dir, name));
-    socket.is_some_and(|socket| kept::is_kept(&socket))
 }
 
 fn is_own(file: &Path) -> bool {

@@ -4,10 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-
-use super::attach::kept;
-use super::attached::{AttachStatus, attachments, look};
+use super::attached::{AttachStatus, look};
+use super::next_process::look_until_served;
 use super::say_done;
 use super::umount::find;
 use crate::attachments::FileId;
@@ -33,12 +31,6 @@ reserved. The new process uses what the volume has grown by, and the block devic
 
 /// How long it is waited for an answer: what is not flushed may have a long way.
 const PATIENCE: Duration = Duration::from_secs(u32::MAX as u64);
-
-/// How often it is looked for the new process.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// How often it is said what is waited for.
-const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Upgrades one, or all that can be.
 pub async fn run(args: Args) -> Outcome {
@@ -93,26 +85,17 @@ async fn hand_over(pid: u32) -> Outcome<bool> {
 
 /// The process that goes on with the mount, once it serves it.
 async fn successor(uri: &str, file: Option<&Path>, before: u32) -> Outcome<AttachStatus> {
-    let mut told = Instant::now();
-    loop {
-        let all = attachments().await.into_iter().map(|(_, status)| status);
-        let mut others = all.filter(|status| status.pid != before);
-        if let Some(status) = others.find(|status| status.file.as_deref() == file) {
-            return Ok(status);
-        }
-        if !has_keeper(file) {
-            return Err(Failure::new(format!("{uri}: no process serves it any more"))
-                .because("it was ended meanwhile, or no process could take it over"));
-        }
-        if told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
-            print_error(&format_args!(
-                "longhaul: {uri} is served by nobody at the moment: the process that is to take it over is waited for; its log in \
-                 the state directory says more"
-            ));
-        }
-        sleep(LOOK_EVERY).await;
-    }
+    let is_next = |status: &AttachStatus| status.pid != before && status.file.as_deref() == file;
+    let mounts: Vec<_> = file.map(Path::to_owned).into_iter().collect();
+    let mut found = look_until_served(&uri, &mounts, is_next).await;
+    let next = found.answered.iter().position(|(_, status)| is_next(status));
+    let Some(next) = next else {
+        let none = Failure::new(format!("{uri}: no process serves it any more"));
+        return Err(
+            found.lacks(none.because("it was ended meanwhile, or no process could take it over"))
+        );
+    };
+    Ok(found.answered.swap_remove(next).1)
 }
 
 /// Says which process serves the mount now: a failure if it is not of the installed program.
@@ -136,13 +119,4 @@ fn told(
 /// Which file the program of a process is (proc(5)); `None` if the system does not tell.
 fn program(pid: u32) -> Option<FileId> {
     fs::metadata(format!("/proc/{pid}/exe")).ok().map(|found| FileId::of(&found))
-}
-
-/// Whether the keeper of the mount is there, which starts the new process.
-fn has_keeper(file: Option<&Path>) -> bool {
-    let socket = file.and_then(|file| {
-        let name = file.file_name()?.to_str()?;
-        Some(kept::socket_in(file.parent()?, name))
-    });
-    socket.is_some_and(|socket| kept::is_kept(&socket))
 }

@@ -457,11 +457,15 @@ pub(in crate::command) fn socket_in(dir: &Path, name: &str) -> PathBuf {
 
 /// Whether somebody keeps the mount whose keeper listens here, or serves it without one, or is about to.
 pub(in crate::command) fn is_kept(socket: &Path) -> bool {
+    // Before the keeper: one that waits for a process takes no connection meanwhile, and too many would have the next one wait.
+    if process_file::process_of(socket).is_some() {
+        return true;
+    }
     let connected = UnixStream::connect(socket);
     if let Err(why) = &connected {
         tracing::debug!(socket = %socket.shown(), %why, "nobody keeps it");
     }
-    // In this order: a process has its file before it asks the keeper.
+    // Once more: a process has its file before it asks the keeper.
     connected.is_ok() || process_file::process_of(socket).is_some()
 }
 
