@@ -223,6 +223,17 @@ impl File {
         file.metadata()
     }
 
+    /// Bytes that its file system has for this user, and bytes that it takes of that once all of it is written to.
+    pub fn free_space(&self) -> Result<(u64, u64)> {
+        /// st_blocks counts these (stat(2)).
+        const SECTOR: u64 = 512;
+        let system = rustix::fs::fstatvfs(&self.fd)?;
+        let found = rustix::fs::fstat(&self.fd)?;
+        let available = system.f_bavail.saturating_mul(system.f_frsize);
+        let allocated = found.st_blocks.unsigned_abs().saturating_mul(SECTOR);
+        Ok((available, found.st_size.unsigned_abs().saturating_sub(allocated)))
+    }
+
     /// Whether holes can be punched here, `unit` bytes long. It is tried beyond the end, which changes nothing but, on
     /// some file systems, the time of the last change: that is put back.
     pub fn can_punch(&self, len: u64, unit: u64) -> Result<bool> {

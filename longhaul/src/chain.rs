@@ -12,6 +12,7 @@ mod limited_reads;
 mod logs;
 mod memory;
 mod opening;
+mod server_state;
 mod status;
 mod store;
 mod writer;
@@ -32,6 +33,7 @@ use crate::config::BlankDisc;
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
+use crate::file_space::FileSpace;
 use crate::luks;
 use crate::net::tcp_tuning;
 use crate::printable::{Quoted as _, Shown as _};
@@ -58,6 +60,7 @@ use layer::OpenContext;
 use layers::LAYERS;
 pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use opening::open;
+pub(crate) use server_state::{ServerState, server_state};
 pub use status::{ChainStatus, Observer};
 use store::Store;
 pub(crate) use store::changer;
@@ -368,6 +371,12 @@ impl Chain {
     #[must_use]
     pub fn device(&self) -> Option<Arc<dyn ScsiDevice>> {
         self.abilities.device.clone()
+    }
+
+    /// What tells how much its file system has free.
+    #[must_use]
+    pub(crate) fn space(&self) -> Option<Arc<dyn FileSpace>> {
+        self.abilities.space.clone()
     }
 
     /// Whether it is a tape that is written once.

@@ -20,6 +20,7 @@ mod data_spans;
 mod durable;
 mod explain;
 pub mod failure;
+mod file_space;
 pub mod front;
 mod journals;
 pub mod line_chart;

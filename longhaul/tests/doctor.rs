@@ -60,9 +60,10 @@ fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
     let home = home.path();
     let (server, uri) = serve(home, &[]);
     let found = way(home, &uri);
-    let [(connects, _), (answers, said)] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((connects.as_str(), answers.as_str()), ("good", "good"), "{found:?}");
-    assert!(said.contains("lets this client in, to 1 targets"), "{said}");
+    let [connects, answers, clock] = &found[..] else { panic!("{found:?}") };
+    assert!([connects, answers, clock].iter().all(|found| found.0 == "good"), "{found:?}");
+    assert!(answers.1.contains("lets this client in, to 1 targets"), "{found:?}");
+    assert!(clock.1.contains("clocks of the server and of this machine agree"), "{found:?}");
     assert!(server.stop().success());
 
     std::fs::write(home.join("secret"), "a secret of some length").unwrap();
@@ -76,6 +77,21 @@ fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
     let found = way(home, &uri);
     assert_eq!(found[0].0, "good", "{found:?}");
     assert_eq!(found[1].0, "broken", "{found:?}");
+    assert!(server.stop().success());
+}
+
+/// What a volume may become is more than there is room for.
+#[test]
+fn file_that_can_outgrow_the_disk_of_the_server_is_told() {
+    let home = tempfile::tempdir_in("/dev/shm").unwrap();
+    let home = home.path();
+    let line = ["serve", "--volume", "t=file:t.img,size=999T", "--listen", "127.0.0.1:0"];
+    let server = Running::start(&mut longhaul(home, &line));
+    let uri = server.line().unwrap().strip_prefix("ready ").unwrap().to_owned();
+    let found = way(home, &uri);
+    let (state, said) = found.last().unwrap();
+    assert_eq!(state, "note", "{found:?}");
+    assert!(said.contains("the volume may still take 999T"), "{found:?}");
     assert!(server.stop().success());
 }
 

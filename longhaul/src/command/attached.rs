@@ -57,7 +57,7 @@ pub(super) struct AttachStatus {
 }
 
 /// How the path to a server is, by the first connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PathStatus {
     /// The smoothed round trip, in microseconds.
     pub(super) round_trip_us: u64,

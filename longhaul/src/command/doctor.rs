@@ -3,6 +3,7 @@
 mod machine;
 mod server;
 
+use proto::identity::PublicKey;
 use serde::Serialize;
 
 use super::named;
@@ -112,10 +113,10 @@ impl Finding {
 /// Looks, and tells.
 pub async fn run(args: Args) -> Outcome {
     let mut findings = machine::look();
-    let place = args.place.as_deref().map(host_of).transpose()?;
-    let server = place.as_ref().map(|(host, _)| host.to_string());
-    if let Some((host, pin)) = place {
-        findings.extend(server::look(&host, pin, &args.login).await);
+    let place = args.place.as_deref().map(place_of).transpose()?;
+    let server = place.as_ref().map(|place| place.host.to_string());
+    if let Some(place) = place {
+        findings.extend(server::look(&place, &args.login).await);
     }
     let broken = findings.iter().filter(|finding| finding.state == State::Broken).count();
     if args.json {
@@ -129,8 +130,16 @@ pub async fn run(args: Args) -> Outcome {
     }
 }
 
-/// The server that is meant, and the key that it must have.
-fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
+/// What is looked at.
+struct Place {
+    host: Host,
+    /// The key that the server must have.
+    pin: Option<PublicKey>,
+    /// The unit that is meant, if one is.
+    unit: Option<Uri>,
+}
+
+fn place_of(place: &str) -> Outcome<Place> {
     let what = || Failure::usage(format!("cannot look at {place}"));
     let uri = match place.parse::<Uri>() {
         Ok(uri) => uri,
@@ -138,12 +147,16 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         // A port stands behind a colon too.
         Err(_) => match named::named(place).map_err(|why| what().because(why))? {
             Some(uri) => uri,
-            None => return Ok((place.parse().map_err(|why| what().because(why))?, None)),
+            None => {
+                let host = place.parse().map_err(|why| what().because(why))?;
+                return Ok(Place { host, pin: None, unit: None });
+            }
         },
     };
     match uri.location() {
-        Location::Unit(uri) | Location::Passed(ScsiPlace::Unit(uri)) => {
-            Ok((uri.host.clone(), uri.pin))
+        Location::Unit(unit) | Location::Passed(ScsiPlace::Unit(unit)) => {
+            let (host, pin) = (unit.host.clone(), unit.pin);
+            Ok(Place { host, pin, unit: Some(uri) })
         }
         Location::Served(_) | Location::Passed(ScsiPlace::Served(_)) => Err(what().because("it is of a HyperSCSI server").hint(
             "only iSCSI servers can be looked at: `longhaul info` says whether this one answers",
@@ -181,10 +194,10 @@ mod tests {
 
     #[test]
     fn server_is_named_by_a_host_or_a_uri() {
-        assert_eq!(host_of("server").unwrap().0.port, 3260);
+        assert_eq!(place_of("server").unwrap().host.port, 3260);
         let uri = "iscsi://[2001:db8::1]:3261/iqn.2026-11.dev.longhaul:a";
-        assert_eq!(host_of(uri).unwrap().0.port, 3261);
-        let why = |place| host_of(place).unwrap_err().to_string();
+        assert_eq!(place_of(uri).unwrap().host.port, 3261);
+        let why = |place| place_of(place).map(|_| ()).unwrap_err().to_string();
         assert!(why("file:/a").contains("on this machine"));
         assert!(why("hyperscsi://server/a").contains("HyperSCSI"));
     }

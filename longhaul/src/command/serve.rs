@@ -611,7 +611,8 @@ fn disks(
         let device = passed.as_ref().map_or(options.device, PassedThrough::device_type);
         let options = Options { device, vanishes, key, write_once, serial, volume, ..options };
         let recorded = chain.recorded().cloned();
-        let options = Options { shared, changer, passed, recorded, ..options };
+        let space = chain.space();
+        let options = Options { shared, changer, passed, recorded, space, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()

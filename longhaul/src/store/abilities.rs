@@ -24,6 +24,7 @@ use super::open_error::OpenError;
 use super::scsi::{Identity, MarkCheck, Predecessor, Seen, State, Unguarded, Watched};
 use crate::attachments::UnitAddress;
 use crate::failure::Failure;
+use crate::file_space::FileSpace;
 use crate::net::tcp_tuning;
 use crate::recorded_disc::RecordedDisc;
 use crate::replay_log::{Header, Saved};
@@ -121,6 +122,8 @@ pub struct Abilities {
     pub probe: Option<Arc<dyn Probe>>,
     /// It has an end that is more than to be dropped.
     pub close: Option<Arc<dyn Close>>,
+    /// It is a file, and takes space of a file system.
+    pub space: Option<Arc<dyn FileSpace>>,
     /// It says who else may write.
     pub writer: Option<Arc<dyn OneWriter>>,
     /// It holds a token that names its writer.

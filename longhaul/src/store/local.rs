@@ -7,17 +7,20 @@ use std::fs::Metadata;
 use std::future::ready;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::abilities::{Abilities, BoxFuture, Close, Grow, Growth, Opened};
 use super::engine::{Engine, blocking};
 use super::open_error::{OpenError, whole_blocks};
 use super::placement::OpenedAt;
+use crate::file_space::FileSpace;
 use crate::printable::Shown as _;
 use bytes::Bytes;
 use host::file::{File, Sync};
 use host::request::Request;
+use proto::scsi::log::FreeSpace;
+use tokio::sync::Mutex;
 use volume::{
     Durability, Error, Extent, ExtentMap, Gate, Kind, Shape, Space, Span, Verb, Volume, Work,
 };
@@ -108,9 +111,11 @@ impl Local {
     #[must_use]
     pub fn opened(self, name: &'static str) -> Opened {
         let local = Arc::new(self);
+        let is_file = local.disk.found.is_file();
         let abilities = Abilities {
             grow: Some(local.clone()),
             close: Some(local.clone()),
+            space: is_file.then(|| SpaceOf::new(&local.disk.file) as Arc<dyn FileSpace>),
             ..Abilities::default()
         };
         Opened { volume: Arc::new(Gate::new(name, local)), worker: None, abilities }
@@ -164,6 +169,39 @@ impl Close for Local {
 
     fn stable_file(&self) -> BoxFuture<'_, Option<Metadata>> {
         Box::pin(async { self.settled().await.ok() })
+    }
+}
+
+/// The space of a file. Whoever has it does not keep the file open, nor its lock.
+struct SpaceOf {
+    file: Weak<File>,
+    /// A file system that hangs takes one thread, however often it is asked.
+    one: Arc<Mutex<()>>,
+}
+
+impl SpaceOf {
+    fn new(file: &Arc<File>) -> Arc<Self> {
+        Arc::new(Self { file: Arc::downgrade(file), one: Arc::default() })
+    }
+}
+
+impl FileSpace for SpaceOf {
+    fn is_open(&self) -> bool {
+        self.file.strong_count() > 0
+    }
+
+    fn free_space(&self) -> BoxFuture<'_, Option<FreeSpace>> {
+        Box::pin(async {
+            let one = Arc::clone(&self.one).lock_owned().await;
+            let file = self.file.upgrade()?;
+            let found = blocking(&file, move |file| {
+                let found = file.free_space();
+                drop(one);
+                found
+            });
+            let (available, unallocated) = found.await.ok()?;
+            Some(FreeSpace { available, unallocated })
+        })
     }
 }
 

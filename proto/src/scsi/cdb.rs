@@ -116,6 +116,11 @@ pub enum Cdb {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
+    /// REPORT TIMESTAMP (SPC-4, 6.38).
+    ReportTimestamp {
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
     /// LOG SENSE (SPC-4, 6.8).
     LogSense {
         /// PAGE CODE.

@@ -7,7 +7,7 @@ pub mod tape;
 
 use super::provisioning::{self, LbaStatus};
 use super::reservation::{ReserveInAction, ReserveOutAction};
-use super::{Blocks, Malformed, administration, inquiry, lun};
+use super::{Blocks, Malformed, administration, inquiry, log, lun};
 use crate::reader::Reader;
 
 pub use super::capacity::Capacity;
@@ -136,6 +136,22 @@ impl Command {
         let allocation = 8 + 8 * u32::from(units.max(1));
         let [a, b, c, d] = allocation.to_be_bytes();
         Self::asking(block([0xA0, 0, 0, 0, 0, 0, a, b, c, d]), allocation)
+    }
+
+    /// REPORT TIMESTAMP; read the answer with [`log::parse_timestamp`].
+    #[must_use]
+    pub fn report_timestamp() -> Self {
+        let allocation = log::TIMESTAMP_LENGTH as u8;
+        let cdb = block([0xA3, 0x0F, 0, 0, 0, 0, 0, 0, 0, allocation]);
+        Self::asking(cdb, allocation.into())
+    }
+
+    /// LOG SENSE for the page that tells what the file system of the volume has free; read the answer with [`log::parse_free_space`].
+    #[must_use]
+    pub fn log_sense_free_space() -> Self {
+        // PC: cumulative values (SPC-4, 6.8).
+        let (page, allocation) = (0x40 | log::FREE_SPACE, log::FREE_SPACE_LENGTH as u8);
+        Self::asking(block([0x4D, 0, page, 0, 0, 0, 0, 0, allocation]), allocation.into())
     }
 
     /// MANAGEMENT PROTOCOL OUT with a request of so many bytes to the server of the unit.

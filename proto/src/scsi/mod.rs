@@ -13,6 +13,7 @@ pub mod elements;
 pub mod inquiry;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
+pub mod log;
 pub mod lun;
 pub mod mode;
 pub mod pass_through;

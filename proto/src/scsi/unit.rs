@@ -269,13 +269,12 @@ impl Unit {
                 supported::opcodes(query, |entry| self.offers(entry))
                     .map(|list| cut(list, allocation))
             }
-            Cdb::ReportTaskManagement { extended, allocation } => {
-                Ok(cut(supported::task_management(extended), allocation))
-            }
+            Cdb::ReportTaskManagement { extended, allocation } => functions(extended, allocation),
             Cdb::ReportPortGroups { extended, allocation } => {
                 Ok(cut(self.ports.report(extended), allocation))
             }
             Cdb::LogSense { page, subpage, allocation } => log_sense(page, subpage, allocation),
+            Cdb::ReportTimestamp { allocation } => Ok(report_timestamp(allocation)),
             Cdb::CopyStatus { id, allocation } => Ok(UnitOp::CopyStatus { id, allocation }.into()),
             Cdb::CopyParameters { allocation } => {
                 Ok(cut(copy::operating_parameters(self.block_size()), allocation))
@@ -654,20 +653,16 @@ fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense>
     }
 }
 
-/// The list of the log pages there are: none but itself (SPC-4, 7.3.18).
+fn functions(extended: bool, allocation: u32) -> Result<Step, Sense> {
+    Ok(cut(supported::task_management(extended), allocation))
+}
+
+fn report_timestamp(allocation: u32) -> Step {
+    UnitOp::ReportTimestamp { allocation }.into()
+}
+
 fn log_sense(page: u8, subpage: u8, allocation: u32) -> Result<Step, Sense> {
-    const SUPPORTED: u8 = 0x00;
-    const ALL_SUBPAGES: u8 = 0xFF;
-    const SUBPAGE_FORMAT: u8 = 0x40;
-    match (page, subpage) {
-        (SUPPORTED, 0) => Ok(cut(vec![SUPPORTED, 0, 0, 1, SUPPORTED], allocation)),
-        (SUPPORTED, ALL_SUBPAGES) => Ok(cut(
-            vec![SUBPAGE_FORMAT, ALL_SUBPAGES, 0, 4, SUPPORTED, 0, SUPPORTED, ALL_SUBPAGES],
-            allocation,
-        )),
-        (SUPPORTED, _) => Err(Sense::invalid_cdb(3, None)),
-        _ => Err(Sense::invalid_cdb(2, Some(5))),
-    }
+    Ok(UnitOp::LogSense { page, subpage, allocation }.into())
 }
 
 /// An empty list of the kind that was asked for: the store beneath looks after its own defects.

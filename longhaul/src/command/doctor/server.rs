@@ -1,22 +1,24 @@
 //! The way to a server: its name, each of its addresses, its port, and what it says.
 
+mod state;
+
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use proto::identity::PublicKey;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::super::options::LoginArgs;
-use super::{Finding, State};
-use crate::chain;
+use super::{Finding, Place, State};
+use crate::chain::{self, Login};
 use crate::uri::Host;
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) async fn look(host: &Host, pin: Option<PublicKey>, login: &LoginArgs) -> Vec<Finding> {
+pub(super) async fn look(place: &Place, login: &LoginArgs) -> Vec<Finding> {
+    let host = &place.host;
     let resolved = timeout(PATIENCE, lookup_host((host.name.as_str(), host.port))).await;
     let addresses: Vec<SocketAddr> = match resolved {
         Ok(Ok(addresses)) => addresses.collect(),
@@ -33,8 +35,9 @@ pub(super) async fn look(host: &Host, pin: Option<PublicKey>, login: &LoginArgs)
         for finding in findings.iter_mut().filter(|finding| finding.state == State::Broken) {
             finding.state = State::Note;
         }
-        findings.push(ask(host, pin, login).await);
+        findings.extend(ask(place, login).await);
     }
+    findings.extend(state::loss(host).await);
     findings
 }
 
@@ -83,13 +86,23 @@ async fn connect(address: SocketAddr) -> Finding {
 }
 
 /// Logs in to ask what is there, which tells of keys, secrets and rights.
-async fn ask(host: &Host, pin: Option<PublicKey>, login: &LoginArgs) -> Finding {
+async fn ask(Place { host, pin, unit }: &Place, login: &LoginArgs) -> Vec<Finding> {
     let mut login = match login.login().await {
         Ok(login) => login,
-        Err(why) => return Finding::failure(&why),
+        Err(why) => return vec![Finding::failure(&why)],
     };
     login.seal.pin = pin.or(login.seal.pin);
-    match timeout(PATIENCE * 3, chain::discover(host, &login)).await {
+    let mut findings = vec![discover(host, &login).await];
+    if let Some(unit) = unit
+        && findings.iter().all(|finding| finding.state == State::Good)
+    {
+        findings.extend(state::look(unit, login).await);
+    }
+    findings
+}
+
+async fn discover(host: &Host, login: &Login) -> Finding {
+    match timeout(PATIENCE * 3, chain::discover(host, login)).await {
         Ok(Ok(targets)) if targets.is_empty() => Finding::note(
             "the server lets this client in, and has no volume for it",
             "it may use none, or there is none",

@@ -61,6 +61,7 @@ use super::{
     Answer, Command, Initiator, LogicalUnit, MediaChanger, MediumPermit, Nexus, TRANSFER_MAX,
     Waiting,
 };
+use crate::file_space::FileSpace;
 use crate::log_limiter::LineLimiter;
 
 /// A disk.
@@ -110,6 +111,8 @@ struct State {
     reserved: Reserved,
     /// Whether the medium may be used here, where other gateways have it too.
     permit: Option<Arc<MediumPermit>>,
+    /// What tells how much the file system of the volume has free.
+    space: Option<Arc<dyn FileSpace>>,
     /// What moves cartridges, if it is a media changer.
     changer: Option<Arc<dyn MediaChanger>>,
     /// The device, if one is passed through.
@@ -142,7 +145,7 @@ impl Disk {
         let medium = options.medium(volume.shape());
         let disc = options.recorded.take().map(LoadedDisc::new);
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
-        let changer = options.changer.take();
+        let (changer, space) = (options.changer.take(), options.space.take());
         let passed = options.passed.take().map(|passed| Arc::new(PassThroughDevice::new(passed)));
         let elements = changer.as_ref().map(|changer| changer.inventory().layout());
         let (reservations, permit) =
@@ -162,6 +165,7 @@ impl Disk {
             third_party: Arc::default(),
             reserved,
             permit,
+            space,
             changer,
             passed,
             preventing: RemovalPrevention::default(),

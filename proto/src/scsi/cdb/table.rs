@@ -417,6 +417,14 @@ static COMMANDS: &[Entry] = &[
         },
     )
     .action(),
+    row(
+        0xA3,
+        &[0xA3, 0x0F, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::ALL,
+        traits::PORTS,
+        |cdb| Ok(Cdb::ReportTimestamp { allocation: cdb.u32::<6>() }),
+    )
+    .action(),
     row(0xA3, &management(0xA3), Types::ALL, traits::ADMINISTER, |cdb| {
         Ok(Cdb::Management(ManagementCdb::In {
             protocol: cdb.u8::<2>(),

@@ -166,7 +166,7 @@ pub(super) const IDENTIFY: Traits = Traits { attention: AttentionHandling::Passe
 /// REQUEST SENSE (SPC-4, 6.39).
 pub(super) const SENSE: Traits = Traits { attention: AttentionHandling::Returns, ..PORTS };
 
-/// REPORT TARGET PORT GROUPS.
+/// REPORT TARGET PORT GROUPS and REPORT TIMESTAMP, which are not about the unit.
 pub(super) const PORTS: Traits = Traits {
     class: Class::Free,
     required_state: RequiredState::Nothing,

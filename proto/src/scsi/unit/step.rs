@@ -49,6 +49,20 @@ pub enum UnitOp {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
+    /// Return a page of [`log::sense`](crate::scsi::log::sense).
+    LogSense {
+        /// PAGE CODE.
+        page: u8,
+        /// SUBPAGE CODE.
+        subpage: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// Return the time of day, as [`log::emit_timestamp`](crate::scsi::log::emit_timestamp) tells it.
+    ReportTimestamp {
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
     /// Take the parameter list to [`Unit::select`](super::Unit::select).
     Select(Form),
     /// Forbid or allow the initiator that asks to have the medium taken out.

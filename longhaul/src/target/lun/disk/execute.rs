@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt as _, join, join_all};
 use proto::scsi::attention::{AttentionHandling, Attentions};
 use proto::scsi::cdb::Form;
+use proto::scsi::log;
 use proto::scsi::mode::Switches;
 use proto::scsi::pass_through::DeviceClass;
 use proto::scsi::readiness::Readiness;
@@ -175,6 +177,15 @@ impl Core {
             UnitOp::ReportLuns { select, allocation } => {
                 return self.report_luns(nexus, select, allocation);
             }
+            UnitOp::LogSense { page, subpage, allocation } => {
+                let page = self.log_page(page, subpage).await?;
+                return Ok(vec![unit::truncate(page, allocation).into()]);
+            }
+            UnitOp::ReportTimestamp { allocation } => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let now = log::emit_timestamp(now.as_millis() as u64);
+                return Ok(vec![unit::truncate(now, allocation).into()]);
+            }
             UnitOp::PersistentIn { action, allocation } => {
                 let report = self.state.reserved.report(nexus, action).await?;
                 return Ok(vec![unit::truncate(report, allocation).into()]);
@@ -216,6 +227,16 @@ impl Core {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// A log page; the file system is asked for the one that tells of it alone.
+    async fn log_page(&self, page: u8, subpage: u8) -> Result<Vec<u8>, Sense> {
+        let space = self.state.space.as_ref().filter(|space| space.is_open());
+        let found = match space {
+            Some(space) if page == log::FREE_SPACE => space.free_space().await,
+            _ => None,
+        };
+        log::sense((page, subpage), space.is_some(), found)
     }
 
     fn report_luns(&self, nexus: Nexus, select: u8, allocation: u32) -> Result<Vec<Bytes>, Fault> {

@@ -13,6 +13,7 @@ use volume::{CryptoErase, Shape};
 use super::super::{MediaChanger, MediumPermit, SharedReservations, TRANSFER_MAX};
 use super::exchange::blocks_of;
 use super::reserved::StoredReservations;
+use crate::file_space::FileSpace;
 use crate::recorded_disc::RecordedDisc;
 use crate::scsi_device::ScsiDevice;
 
@@ -53,6 +54,8 @@ pub struct Options {
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
     pub kept: Option<StoredReservations>,
+    /// What tells how much the file system of the volume has free, if it is one.
+    pub space: Option<Arc<dyn FileSpace>>,
     /// What moves cartridges, if it is a media changer.
     pub changer: Option<Arc<dyn MediaChanger>>,
     /// The device that it is, if one is passed through.
@@ -113,6 +116,7 @@ impl Default for Options {
             sanitize_rate: None,
             key: None,
             kept: None,
+            space: None,
             changer: None,
             passed: None,
             shared: None,

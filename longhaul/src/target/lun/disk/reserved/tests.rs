@@ -312,7 +312,8 @@ fn every_command_obeys_its_class() {
         cdb[0] = entry.opcode;
         cdb[1] = entry.action.unwrap_or(0);
         let free = matches!(entry.opcode, 0x00 | 0x03 | 0x12 | 0x25 | 0xA0 | 0x5E | 0x1E)
-            || [(0x9E, Some(0x10)), (0xA3, Some(0x0A))].contains(&(entry.opcode, entry.action))
+            || [(0x9E, Some(0x10)), (0xA3, Some(0x0A)), (0xA3, Some(0x0F))]
+                .contains(&(entry.opcode, entry.action))
             || entry.requires == Requires::Administrator;
         // The parameter list is missing, which is found before the conflict. What other devices have is refused anyhow.
         if entry.opcode == 0x5F || !entry.types.disk {
