@@ -10,6 +10,7 @@ mod bare_loop;
 mod bench;
 mod beside;
 mod calibrate;
+mod chart;
 mod cipher;
 mod copy;
 mod cpu;
@@ -107,6 +108,17 @@ enum Lab {
         #[arg(long)]
         markdown: bool,
     },
+    /// Draws what programs on mounted volumes do, by the results of scripts/bench-mounts, as SVG
+    Chart {
+        /// Results: delay, way, program and figure
+        results: PathBuf,
+        /// What the names of the programs begin with
+        #[arg(long = "program", required = true)]
+        programs: Vec<String>,
+        /// Where the picture goes; standard output if not given
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
     /// Measures the volume of the peers around this
     Measure(measure::Measure),
     /// Compares sessions of our own program with itself, plain and secure: rate and cost of both ends
@@ -167,6 +179,7 @@ fn main() -> ExitCode {
         Lab::Report { results, output, markdown } => {
             report_on(&results, output.as_deref(), markdown)
         }
+        Lab::Chart { results, programs, output } => draw(&results, &programs, output.as_deref()),
         Lab::Measure(wanted) => measure::run(&wanted),
         Lab::SecureSession(wanted) => secure_session::run(&wanted),
         Lab::Throughput(load) => throughput::run(load),
@@ -212,6 +225,10 @@ fn report_on(results: &[PathBuf], output: Option<&Path>, markdown: bool) -> Resu
         rows.extend(results_in(path)?);
     }
     put(output, &if markdown { page::markdown(rows) } else { page::html(rows) })
+}
+
+fn draw(results: &Path, programs: &[String], output: Option<&Path>) -> Result<(), Failure> {
+    put(output, &chart::picture(&std::fs::read_to_string(results)?, programs)?)
 }
 
 fn results_in(path: &Path) -> Result<Vec<results::Row>, Failure> {

@@ -32,10 +32,25 @@ pub struct Series {
     pub dashed: bool,
 }
 
-/// A chart with one place for each of the labels, as a group of an SVG picture.
+/// What the values of a chart are, by the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Bytes.
+    Bytes,
+    /// How often something was done.
+    Times,
+}
+
+/// A chart of bytes with one place for each of the labels, as a group of an SVG picture.
 #[must_use]
 pub fn chart(title: &str, labels: &[String], lines: &[Series]) -> String {
-    let axes = Axes::new(labels.len(), lines);
+    chart_of(title, labels, lines, Measure::Bytes)
+}
+
+/// The same of what `measure` says.
+#[must_use]
+pub fn chart_of(title: &str, labels: &[String], lines: &[Series], measure: Measure) -> String {
+    let axes = Axes { measure, ..Axes::new(labels.len(), lines) };
     let mut svg = String::from("<g font-family=\"sans-serif\" font-size=\"12\">\n");
     text(&mut svg, (LEFT, 16.0), "font-weight=\"bold\"", title);
     axes.draw(&mut svg, labels);
@@ -86,9 +101,10 @@ impl Series {
 /// Where rates and places lie.
 struct Axes {
     places: usize,
-    /// Powers of ten of bytes a second, at the foot and at the top.
+    /// Powers of ten, at the foot and at the top.
     low: i32,
     high: i32,
+    measure: Measure,
 }
 
 impl Axes {
@@ -97,7 +113,8 @@ impl Axes {
         let most = rates().fold(1.0, f64::max);
         let least = rates().fold(most, f64::min).max(most / 1e6).max(1.0);
         let low = least.log10().floor() as i32;
-        Self { places, low, high: (most.log10().ceil() as i32).max(low + 1) }
+        let high = (most.log10().ceil() as i32).max(low + 1);
+        Self { places, low, high, measure: Measure::Bytes }
     }
 
     /// Places are spread evenly: they are the few values somebody chose, not a scale.
@@ -114,7 +131,7 @@ impl Axes {
         for power in self.low..=self.high {
             let (y, end) = (self.y(10_f64.powi(power)), WIDTH - RIGHT);
             let _ = writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{end}\" stroke=\"#e2e2e2\"/>");
-            text(svg, (LEFT - 6.0, y + 4.0), "text-anchor=\"end\"", &scale(power));
+            text(svg, (LEFT - 6.0, y + 4.0), "text-anchor=\"end\"", &self.measure.scale(power));
         }
         for (place, label) in labels.iter().enumerate() {
             let below = (self.x(place), HEIGHT - BOTTOM + 18.0);
@@ -123,15 +140,18 @@ impl Axes {
     }
 }
 
-/// A power of ten of bytes a second.
-fn scale(power: i32) -> String {
-    let (unit, power) = match power {
-        9.. => ("GB/s", power - 9),
-        6.. => ("MB/s", power - 6),
-        3.. => ("kB/s", power - 3),
-        _ => ("B/s", power),
-    };
-    format!("{} {unit}", 10_f64.powi(power))
+impl Measure {
+    /// A power of ten.
+    fn scale(self, power: i32) -> String {
+        let (unit, power) = match (self, power) {
+            (Self::Bytes, 9..) => (" GB/s", power - 9),
+            (Self::Bytes, 6..) => (" MB/s", power - 6),
+            (Self::Bytes, 3..) => (" kB/s", power - 3),
+            (Self::Bytes, _) => (" B/s", power),
+            (Self::Times, _) => ("/s", power),
+        };
+        format!("{}{unit}", 10_f64.powi(power))
+    }
 }
 
 #[cfg(test)]
