@@ -37,8 +37,22 @@ const ROUNDS_TRIED: u32 = 2;
 const ROUNDS_REMEMBERED: u32 = 4;
 
 /// A minimum that nothing confirmed for this long may be that of a path that is no more. BBR takes
-/// the same ten seconds; measuring anew leaves the link idle for one round trip.
+/// the same ten seconds; measuring anew leaves the link idle for up to two round trips ...
 const LATENCY_LIFE: Duration = Duration::from_secs(10);
+
+/// ... which on a link by satellite would be a ninth of ten seconds: so it is not done more often than once in so many.
+const LATENCY_LIFE_ROUNDS: u32 = 80;
+
+/// A link that holds less is slow: two requests keep it busy, and what seems to be its latency is often its queue.
+const LATENCY_LIFE_PRODUCT: u64 = 1 << 20;
+
+/// How long a latency of so much is believed, of a link that holds `product` bytes.
+fn latency_life(least: Duration, product: Option<u64>) -> Duration {
+    match product {
+        Some(LATENCY_LIFE_PRODUCT..) => LATENCY_LIFE.max(least * LATENCY_LIFE_ROUNDS),
+        _ => LATENCY_LIFE,
+    }
+}
 
 /// To see the latency without a queue, only so many requests are left in flight, and the least
 /// latency of so many is believed. It must not depend on what was measured before: that may be the
@@ -224,9 +238,11 @@ impl RateMeter {
                 return true;
             }
         }
+        let product = self.product();
         match self.latency {
             Some((least, seen)) if sample > least => {
-                let outlived = now.saturating_sub(seen) > LATENCY_LIFE && stamp.alone;
+                let life = latency_life(least, product);
+                let outlived = now.saturating_sub(seen) > life && stamp.alone;
                 if outlived {
                     self.latency = Some((sample, now));
                 }
@@ -264,7 +280,9 @@ impl RateMeter {
         }
         self.rate.end_round();
         self.round_trips.end_round();
-        let aged = self.latency.is_some_and(|(_, seen)| now.saturating_sub(seen) > LATENCY_LIFE);
+        let aged = self.latency.is_some_and(|(least, seen)| {
+            now.saturating_sub(seen) > latency_life(least, self.product())
+        });
         if aged && !probing && self.growth.is_full() {
             self.probe = Some(Probe::Draining);
         }

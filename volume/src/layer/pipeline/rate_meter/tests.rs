@@ -64,6 +64,20 @@ fn follows_rate_and_latency_up_and_down() {
     }
 }
 
+/// Measuring the latency leaves the link idle for two round trips.
+#[test]
+fn latency_is_measured_anew_as_often_as_the_link_can_spare() {
+    for (round_trip, share) in [(16, 0.97), (128, 0.97), (600, 0.97)] {
+        let mut load = Load::new();
+        load.run(round_trip * MS, 50e6, 30_000 * MS, usize::MAX);
+        let (before, began) = (load.meter.delivered, load.now);
+        load.run(round_trip * MS, 50e6, 120_000 * MS, usize::MAX);
+        let most = 50e6 * (load.now - began).as_secs_f64();
+        let used = (load.meter.delivered - before) as f64 / most;
+        assert!(used > share, "{round_trip} ms: {used}");
+    }
+}
+
 #[test]
 fn idle_time_does_not_lower_the_rate() {
     let mut load = Load::new();
