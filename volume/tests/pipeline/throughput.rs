@@ -367,6 +367,22 @@ fn a_store_that_asks_for_data_is_kept_busy_too() {
     }
 }
 
+/// What is in flight at most, once in a round trip of a geostationary link: no write waits to be asked for its data, and
+/// the link is not left idle again and again to measure the latency.
+#[test]
+fn link_by_satellite_carries_what_memory_holds() {
+    const UNSOLICITED: u64 = 512 * KIB;
+    let satellite = Conditions { unsolicited: UNSOLICITED, ..line(300, GIGABIT) };
+    let settings = Settings { unsolicited: UNSOLICITED, ..Settings::default() };
+    let rate = run(satellite, settings, |mut fixture| async move {
+        fixture.rate(Act::Write, 64 * KIB, 10 * SECOND).await;
+        fixture.rate(Act::Write, 64 * KIB, 60 * SECOND).await
+    });
+    let most = settings.memory as f64 / (2.0 * satellite.one_way.as_secs_f64());
+    println!("{:.1} % of {most:.0}", rate / most * 100.0);
+    assert!(rate > 0.95 * most, "{rate} of {most}");
+}
+
 #[test]
 fn several_readers_or_writers_fill_the_link() {
     assert!(together(&[Act::Write]).0 > 0.95);

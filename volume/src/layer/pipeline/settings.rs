@@ -27,6 +27,10 @@ const SEGMENT_QUICK: u64 = 128 << 10;
 /// only so many requests.
 const SEGMENTS_IN_FLIGHT: u64 = 16;
 
+/// A target that takes so much of a write without asking for it gets no more in one: the rest would take a second round
+/// trip. From others larger ones are worth it, as a target takes only so many commands at a time.
+const UNSOLICITED_ENOUGH: u64 = 512 << 10;
+
 /// At least so many segments are in flight, so that stages overlap where there is no latency.
 const SEGMENTS_MIN: u64 = 4;
 
@@ -125,7 +129,7 @@ impl Settings {
 
     /// What follows from the measurements of one direction, on a volume of this shape.
     pub(super) fn choose(&self, direction: Direction, meter: &RateMeter, shape: &Shape) -> Chosen {
-        let segment = self.segment(meter, shape);
+        let segment = self.segment(direction, meter, shape);
         let window_fixed = match direction {
             Direction::Write => self.window,
             Direction::Read => self.read_ahead,
@@ -167,15 +171,27 @@ impl Settings {
     }
 
     /// A power of two, a multiple of every block, unless it was fixed by hand.
-    fn segment(&self, meter: &RateMeter, shape: &Shape) -> u64 {
+    fn segment(&self, direction: Direction, meter: &RateMeter, shape: &Shape) -> u64 {
         let block = u64::from(shape.block_size);
         let least = SEGMENT_MIN.max(u64::from(shape.physical_block_size)).max(block);
         let segment = match self.segment {
             Some(fixed) => u64::from(fixed).next_multiple_of(block).max(block),
-            None => self.useful_segment(meter).clamp(least, SEGMENT_MAX),
+            None => self.useful_segment(meter).min(self.segment_max(direction)).max(least),
         };
         let most = self.window.unwrap_or(u64::MAX).min(u64::from(TRANSFER_MAX));
         segment.min((most - most % block).max(block))
+    }
+
+    /// The largest that is chosen.
+    fn segment_max(&self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Write
+                if self.segments.is_none() && self.unsolicited >= UNSOLICITED_ENOUGH =>
+            {
+                SEGMENT_MAX.min(1 << self.unsolicited.ilog2())
+            }
+            _ => SEGMENT_MAX,
+        }
     }
 
     fn useful_segment(&self, meter: &RateMeter) -> u64 {
