@@ -34,17 +34,22 @@ impl Budget {
     }
 }
 
+/// What a command is reckoned to bring as long as none brought more: the first burst that most initiators agree on.
+/// One that agrees on more and sends small writes is not to have fewer of them under way for it.
+const BURST_USUAL: u64 = 256 << 10;
+
 /// What one session holds.
 #[derive(Debug)]
 pub(super) struct Account {
     budget: Arc<Budget>,
     held: u64,
     overcommit: Overcommit,
+    bursts: Bursts,
 }
 
 impl Account {
     pub(super) const fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, held: 0, overcommit: Overcommit::NONE }
+        Self { budget, held: 0, overcommit: Overcommit::NONE, bursts: Bursts::NONE }
     }
 
     /// Whether the session holds more than its share.
@@ -56,8 +61,9 @@ impl Account {
         self.held.saturating_sub(self.budget.share)
     }
 
-    /// Holds `bytes` more, if there is room for them.
+    /// Holds `bytes` more, which a command brings, if there is room for them.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
+        self.bursts.came(bytes);
         let before = self.borrowed();
         self.held += bytes;
         let more = self.borrowed() - before;
@@ -90,6 +96,38 @@ impl Account {
     /// it holds little.
     pub(super) fn credit(&self) -> u64 {
         self.reach().saturating_mul(self.overcommit.factor)
+    }
+
+    /// How much each command is reckoned to bring, of the `most` that was agreed on.
+    pub(super) fn burst(&self, most: u64) -> u64 {
+        self.bursts.largest().max(BURST_USUAL).min(most)
+    }
+}
+
+/// The largest burst of the last commands.
+#[derive(Debug)]
+struct Bursts {
+    recent: u64,
+    before: u64,
+    commands: u32,
+}
+
+impl Bursts {
+    const NONE: Self = Self { recent: 0, before: 0, commands: 0 };
+
+    /// It is that of the last so many commands, up to twice as many.
+    const REMEMBERED: u32 = 64;
+
+    fn came(&mut self, bytes: u64) {
+        if self.commands == Self::REMEMBERED {
+            *self = Self { recent: 0, before: self.recent, commands: 0 };
+        }
+        self.commands += 1;
+        self.recent = self.recent.max(bytes);
+    }
+
+    fn largest(&self) -> u64 {
+        self.recent.max(self.before)
     }
 }
 
@@ -184,6 +222,25 @@ mod tests {
         assert_eq!(account.credit(), 40, "the factor is of what there is room for");
         assert!(!account.take(11));
         assert_eq!(account.credit(), 10);
+    }
+
+    #[test]
+    fn commands_are_reckoned_to_bring_what_the_last_ones_brought() {
+        const MOST: u64 = 2 * BURST_USUAL;
+        let mut account = Account::new(Arc::new(Budget::new(8 * MOST, 0)));
+        let mut burst_after = |bytes, commands| {
+            for _ in 0..commands {
+                assert!(account.take(bytes));
+                account.give(bytes);
+            }
+            account.burst(MOST)
+        };
+        assert_eq!(burst_after(0, 0), BURST_USUAL, "nothing came yet");
+        assert_eq!(burst_after(MOST, 1), MOST);
+        assert_eq!(burst_after(4096, Bursts::REMEMBERED - 1), MOST);
+        assert_eq!(burst_after(4096, Bursts::REMEMBERED), MOST);
+        assert_eq!(burst_after(4096, 1), BURST_USUAL, "it was long ago");
+        assert_eq!(account.burst(4096), 4096, "no more than was agreed on");
     }
 
     #[test]

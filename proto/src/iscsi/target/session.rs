@@ -502,17 +502,19 @@ impl Session {
         connection.outbox.push_data(header, data);
     }
 
-    /// How many commands there may be: no more than the budget has credit for if all of them bring their
-    /// first burst; no more than it has room for where a command that is refused would end the session.
+    /// How many commands there may be: no more than the budget has credit for if all of them bring as much as the largest
+    /// of the last ones; no more than it has room for first bursts where a command that is refused would end the session.
     fn window_now(&self) -> u32 {
         let burst = match (self.parameters.initial_r2t, self.parameters.immediate_data) {
             (true, false) => return self.setup.window_max,
             (true, true) => self.parameters.first_burst.min(self.parameters.max_recv_data_segment),
             (false, _) => self.parameters.first_burst,
         };
-        let stops = self.parameters.stops_at_failure;
-        let bytes = if stops { self.unsolicited.reach() } else { self.unsolicited.credit() };
-        let room = bytes / u64::from(burst.max(1));
+        let burst = u64::from(burst.max(1));
+        let room = match self.parameters.stops_at_failure {
+            true => self.unsolicited.reach() / burst,
+            false => self.unsolicited.credit() / self.unsolicited.burst(burst),
+        };
         self.setup.window_max.min(u32::try_from(room).unwrap_or(WINDOW).max(1))
     }
 
