@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use super::congestion_control::{bound_unsent, use_bbr};
 use super::loss_model;
 use super::path::{LONG, combined_info, has_queue};
+use super::receive_window::widen_on_long_link;
 
 /// The time between samples, while data come in, ...
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
@@ -87,6 +88,7 @@ impl LossDetector {
         if info.round_trip_least >= LONG && !self.bounded {
             self.bounded = true;
             sockets.clone().for_each(bound_unsent);
+            sockets.clone().for_each(|socket| widen_on_long_link(socket, &info));
         }
         let seen = self.since(info)?;
         let needed = self.judge(&seen)?;

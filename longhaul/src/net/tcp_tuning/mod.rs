@@ -6,6 +6,7 @@ mod loss_model;
 pub(crate) mod path;
 pub(crate) mod receive_low_water;
 pub(crate) mod receive_stats;
+mod receive_window;
 
 use std::io;
 
