@@ -109,7 +109,7 @@ options! {
         }
         first_burst: Option<Size> = text, within FIRST_BURST => {
             kind: SIZE,
-            default: Standard::Value("256K"),
+            default: Standard::Value("512K"),
             place: Place::File,
             help: "Unsolicited data of a write (FirstBurstLength)",
             manual: "",

@@ -31,7 +31,7 @@ use crate::target::status::Status;
 /// must not use that up. From the first answer on, the window follows what is left of it.
 const BURSTS_AT_LOGIN: u64 = 2;
 
-/// Unsolicited data a session may hold whatever the others do: two first bursts, unless those are made larger.
+/// Unsolicited data a session may hold whatever the others do: a first burst, unless that is made larger.
 const UNSOLICITED_SHARE: u64 = 512 << 10;
 
 /// The bounds of a node. Together they keep its memory below 64 MiB and 1 MiB for each session: what is held in
@@ -92,7 +92,7 @@ impl Default for Limits {
             commands: WINDOW,
             text: TEXT_MAX,
             data_segment: 1 << 20,
-            first_burst: 256 << 10,
+            first_burst: 512 << 10,
             unsolicited: 16 << 20,
             held: TRANSFER_MAX as u64,
             held_by_session: TRANSFER_MAX.into(),
