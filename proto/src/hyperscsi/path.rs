@@ -449,7 +449,10 @@ impl Path {
     /// A message is sent that acknowledges these packets.
     pub(super) fn acknowledged_by_message(&mut self, packets: &Unacknowledged) {
         let Some(count) = packets.0.get(usize::from(self.number)) else { return };
-        if count.packets > 0 {
+        // A closed window lets the message wait for a round trip, or more: the peer would take the packets for lost.
+        let in_flight = self.recovery.in_flight();
+        let waits = self.window.as_ref().is_some_and(|window| window.is_closed(in_flight));
+        if count.packets > 0 && !waits {
             self.numbers.implied(count.since, count.packets);
         }
     }
