@@ -132,6 +132,10 @@ pub enum UriError {
          (iscsi://..., hyperscsi://..., hseth://...); any other volume is served as it is, without `scsi:`"
     )]
     NotPassed(String),
+    #[error(
+        "media-lock is for volumes that are used here: whoever uses a unit that is passed on locks its medium"
+    )]
+    PassedMediaLock,
     #[error("`{0}` is not of the form {form}", form = rbd::FORM)]
     Rbd(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
@@ -647,6 +651,7 @@ mod tests {
             ("scsi:nbd://host/b", "`scsi:nbd://host/b` passes nothing through: behind"),
             ("scsi:scsi:/dev/sg0", "passes nothing through"),
             ("scsi:hyperscsi://me@host/b", "credentials do not belong"),
+            ("scsi:hyperscsi://host/b?media-lock=on", "whoever uses a unit that is passed on"),
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),
             ("iscsi://host//0", "not of the form"),

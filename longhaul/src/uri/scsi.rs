@@ -9,7 +9,12 @@ pub(super) fn parse(text: &str, path: PathBuf) -> Result<ScsiPlace, UriError> {
     match text.split_once(':') {
         Some(("iscsi", rest)) => iscsi(text, rest).map(ScsiPlace::Unit),
         Some((scheme @ ("hyperscsi" | "hseth"), rest)) => {
-            hyperscsi::read(text, scheme, rest).map(ScsiPlace::Served)
+            let volume = hyperscsi::read(text, scheme, rest)?;
+            // The lock would be one of all its initiators together, which any of them could end.
+            if volume.options.media_lock {
+                return Err(UriError::PassedMediaLock);
+            }
+            Ok(ScsiPlace::Served(volume))
         }
         // A file of this name would be taken for a device, and not be one.
         Some((scheme, _)) if is_scheme(scheme) => Err(UriError::NotPassed(text.to_owned())),
