@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::driver::{Choice, Driver, Ready};
 use super::error::{Loss, SessionError};
-use super::session::{Session, Shared};
+use super::session::{Session, Shared, warn_of_level};
 use super::stalls::Stalls;
 use super::{CONNECT_WITHIN, ConnectionOptions, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
@@ -63,15 +63,7 @@ pub(super) async fn log_in(
         });
     };
     let (server, name) = (&volume.server, volume.name.as_str());
-    match device.level {
-        Level::None => {
-            tracing::warn!(%server, volume = name, "not protected: whoever is on the path reads and changes its data");
-        }
-        Level::Integrity if credentials.least == Level::None => {
-            tracing::warn!(%server, volume = name, "the server gives integrity: data can be read on the path, not changed");
-        }
-        Level::Integrity | Level::Encrypt => {}
-    }
+    warn_of_level(server, name, device.level, credentials.least == Level::None);
     // Data travel with the command.
     let data_max = data_max.into();
     let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };

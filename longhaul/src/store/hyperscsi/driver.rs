@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Server;
 use super::error::Loss;
-use super::session::{Ended, Request, Shared};
+use super::session::{Ended, Request, Shared, warn_of_level};
 use super::silence::Listener;
 use super::stalls::{Sent, Stalls};
 use crate::net::hyperscsi_link::{Wire, shown};
@@ -248,9 +248,11 @@ impl Driver {
         if let Some(Device { name, level, .. }) = device
             && *level != self.shared.level.get()
         {
+            let is_less = *level < self.shared.level.get();
             self.shared.level.set(*level);
-            let (server, volume, level) = (&self.server, &**name, level.name());
-            tracing::info!(%server, volume, level, "re-authenticated with another level");
+            let server = &self.server;
+            tracing::info!(%server, volume = &**name, level = level.name(), "re-authenticated with another level");
+            warn_of_level(server, name, *level, is_less);
         }
     }
 

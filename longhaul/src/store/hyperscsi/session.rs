@@ -11,6 +11,7 @@ use proto::scsi::transport::Transports;
 use proto::scsi::{Residual, Status};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::Server;
 use super::error::Loss;
 use super::silence::Silence;
 use crate::ciphers::Ciphers;
@@ -198,5 +199,25 @@ impl scsi::Session for Session {
 
     fn limits(&self) -> TransferLimits {
         self.limits
+    }
+}
+/// Warns of a volume that is not protected, or is less than may be thought (`is_less`).
+pub(super) fn warn_of_level(server: &Server, volume: &str, level: Level, is_less: bool) {
+    match level {
+        Level::None => {
+            tracing::warn!(
+                %server,
+                volume,
+                "not protected: whoever is on the path reads and changes its data"
+            );
+        }
+        Level::Integrity if is_less => {
+            tracing::warn!(
+                %server,
+                volume,
+                "the server gives integrity: data can be read on the path, not changed"
+            );
+        }
+        Level::Integrity | Level::Encrypt => {}
     }
 }
