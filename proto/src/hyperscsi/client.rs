@@ -337,7 +337,7 @@ impl Client {
         let (packet, random) = ((header, packet), &mut self.random);
         let Some(body) = running.transport.open(now, from, packet, random) else { return };
         // A message of the new epoch may be in what it has brought.
-        running.change(&self.config, &mut self.events);
+        running.change(&mut self.events);
         running.proof = None;
         let transport = &mut running.transport;
         let taken = match header.opcode {

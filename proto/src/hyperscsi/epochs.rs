@@ -68,6 +68,11 @@ impl Epochs {
         self.receiving.len() == 1 && self.next.is_none()
     }
 
+    /// Whether the peer has sent a packet of the newest epoch.
+    pub(super) const fn is_confirmed(&self) -> bool {
+        self.opened > 0
+    }
+
     /// When the newest epoch began, and the packets protected with its keys by the direction that has more.
     pub(super) fn age(&self) -> (Time, u64) {
         (self.begun, self.sent.max(self.opened))

@@ -62,7 +62,7 @@ pub use config::{
 };
 pub use ended::Ended;
 pub use path::{PathState, PathStats};
-pub use server::{ConnectionId, Server, ServerEvent};
+pub use server::{ChangeStep, ConnectionId, Server, ServerEvent};
 
 /// The EtherType of HS/eth.
 pub const ETHERTYPE: u16 = 0x889a;

@@ -75,12 +75,12 @@ pub enum ServerEvent {
         /// The function.
         function: TaskFunction,
     },
-    /// What [`Server::change_devices`] wanted counts from now on; or the client does not take it, and all is as it was.
+    /// What has become of what [`Server::change_devices`] wanted.
     Changed {
         /// The connection.
         connection: ConnectionId,
-        /// Whether the client takes it.
-        is_taken: bool,
+        /// How far it is.
+        step: ChangeStep,
     },
     /// A connection is over. Its requests need no answers any more.
     Ended {
@@ -89,6 +89,17 @@ pub enum ServerEvent {
         /// Why.
         reason: Ended,
     },
+}
+
+/// How far a change of devices is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeStep {
+    /// The client does not take it: all is as it was.
+    Refused,
+    /// It takes it. Packets of both epochs are taken: a device has the lower one of its levels.
+    Begun,
+    /// The keys of the epoch before are erased: it counts alone.
+    Complete,
 }
 
 /// A proven client that nobody has accepted or refused yet is forgotten after as long.
@@ -149,14 +160,11 @@ impl Server {
             self.handle_setup(now, from, &header, body);
             return;
         }
-        let (means, connection) = ((&self.config, &mut self.random), ConnectionId(header.cid));
-        let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, means);
+        let (random, connection) = (&mut self.random, ConnectionId(header.cid));
+        let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, random);
         let Some(arrived) = self.sessions.change(header.cid, handle) else { return };
         self.touched.insert(header.cid);
         self.events.extend(arrived.map(|arrived| arrived.event(connection)));
-        let changed = self.sessions.change(header.cid, Session::take_changed).flatten();
-        let changed = changed.map(|is_taken| ServerEvent::Changed { connection, is_taken });
-        self.events.extend(changed);
         self.settle(header.cid);
     }
 
@@ -367,14 +375,18 @@ impl Server {
         self.settle(connection.0);
     }
 
-    /// Removes a connection that is over.
+    /// Tells of changed devices, and removes a connection that is over.
     fn settle(&mut self, cid: u32) {
+        let connection = ConnectionId(cid);
+        while let Some(step) = self.sessions.change(cid, Session::take_change).flatten() {
+            self.events.push_back(ServerEvent::Changed { connection, step });
+        }
         let Some(reason) = self.sessions.get(cid).and_then(Session::ended) else { return };
         if let Some(code) = reason.code() {
             let told = self.sessions.change(cid, |session| session.disconnect(code));
             self.transmits.extend(told.flatten());
         }
         self.sessions.remove(cid);
-        self.events.push_back(ServerEvent::Ended { connection: ConnectionId(cid), reason });
+        self.events.push_back(ServerEvent::Ended { connection, reason });
     }
 }

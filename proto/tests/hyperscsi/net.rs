@@ -76,7 +76,7 @@ pub struct Net {
     pub events: Vec<ClientEvent>,
     pub ended: Vec<Ended>,
     /// Of each change of devices whether the client has taken it.
-    pub changes: Vec<bool>,
+    pub changes: Vec<ChangeStep>,
     pub disk: Vec<u8>,
     /// How often the counter was incremented.
     pub counter: u64,
@@ -316,7 +316,7 @@ impl Net {
                 };
                 self.server.task_managed(self.now, connection, request, response);
             }
-            ServerEvent::Changed { is_taken, .. } => self.changes.push(is_taken),
+            ServerEvent::Changed { step, .. } => self.changes.push(step),
             ServerEvent::Ended { reason, .. } => self.ended.push(reason),
         }
     }

@@ -39,11 +39,16 @@ fn change(net: &mut Net, devices: Vec<Device>) {
     net.server.change_devices(net.now, net.connection.unwrap(), devices);
 }
 
-/// Steps until the client has answered what was wanted, and the server knows; whether it was taken.
+/// Steps until the client has answered what was wanted, and the server knows; whether it was taken, and counts alone by now.
 fn changed(net: &mut Net) -> bool {
     let until = net.now + Duration::from_secs(60);
-    while net.changes.is_empty() && net.step(until) {}
-    net.changes.remove(0)
+    while matches!(net.changes[..], [] | [ChangeStep::Begun]) && net.step(until) {}
+    let steps = core::mem::take(&mut net.changes);
+    assert!(
+        [&[ChangeStep::Refused][..], &[ChangeStep::Begun, ChangeStep::Complete]]
+            .contains(&&steps[..])
+    );
+    steps[0] == ChangeStep::Begun
 }
 
 fn is_changed(event: &ClientEvent) -> bool {
@@ -162,7 +167,7 @@ fn options_change_with_the_epoch_under_load_on_a_bad_network() {
             let devices = devices();
             change(&mut net, devices);
             let mut ids = Vec::new();
-            while net.changes.is_empty() {
+            while !net.changes.contains(&ChangeStep::Complete) {
                 written += 1;
                 ids.push(net.submit(write(DEVICE, written, vec![written as u8; BLOCK])));
                 ids.push(net.submit(read(DEVICE, written, BLOCK)));
@@ -220,6 +225,34 @@ fn commands_at_a_time_are_as_many_as_was_agreed_on_last() {
         net.pass(Duration::from_millis(20));
         assert_eq!(held_at_once(&mut net), agreed, "{own}");
     }
+}
+
+/// Spec, 10: whoever is on the path and lets no packet of the new epoch pass keeps the old level for three keep-alive times only;
+/// until then the device has the lower one for the server too.
+#[test]
+fn level_of_before_ends_where_no_packet_of_the_new_epoch_comes() {
+    let mut net = net(5, CALM, Level::Integrity, Level::Integrity);
+    net.wiretap.clear();
+    change(&mut net, with_level(Level::Encrypt));
+    // The client answers, and hears nothing of the server after that.
+    while net.changes.is_empty() {
+        net.deaf = net.wiretap.iter().any(|(_, bytes)| bytes[4] & 0x7f == 0x12);
+        assert!(net.step(net.now + Duration::from_secs(1)));
+    }
+    assert_eq!(net.changes, [ChangeStep::Begun]);
+    let (begun, executed) = (net.now, net.executed);
+    while net.ended.is_empty() && net.now < begun + Duration::from_secs(60) {
+        if net.client.submit(net.now, increment()).is_err() {
+            break;
+        }
+        net.pass(Duration::from_secs(1));
+    }
+    assert!(net.executed > executed, "commands go on at the old level");
+    assert_eq!(
+        (&net.ended[..], &net.changes[..]),
+        (&[Ended::Silent][..], &[ChangeStep::Begun][..])
+    );
+    assert!(net.now < begun + Duration::from_secs(40));
 }
 
 /// Spec, 10: a client that does not renew its proof has none, whatever else it sends.

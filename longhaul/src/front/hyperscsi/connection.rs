@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Command, ConnectionId, Device, Ended, Handle, Level, Reply, Request, Server as Machine,
-    TaskAttribute, TaskFunction, TaskResponse,
+    ChangeStep, Command, ConnectionId, Device, Ended, Handle, Level, Reply, Request,
+    Server as Machine, TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::identity::PublicKey;
 use proto::scsi::{Status, lun};
@@ -291,17 +291,22 @@ impl Connection {
         self.table.iter().any(|device| device.level == Level::None)
     }
 
-    /// The client has these levels now, or has refused them; fails if less is left than is demanded.
-    pub(super) fn changed(&mut self, node: &Node, is_taken: bool) -> Result<(), EndOfConnection> {
+    /// The client has taken these levels, or has refused them; fails if less is left than is demanded.
+    pub(super) fn changed(&mut self, node: &Node, step: ChangeStep) -> Result<(), EndOfConnection> {
         for session in &self.sessions {
             let (entry, first) = (&session.handle.entry, usize::from(session.handles.start));
             let level = self.table.get_mut(first..usize::from(session.handles.end));
             let Some([device, rest @ ..]) = level else { continue };
-            if is_taken {
-                entry.transport.level.set(device.level);
+            let now = entry.transport.level.get();
+            match step {
+                ChangeStep::Begun => entry.transport.level.set(device.level.min(now)),
+                ChangeStep::Complete => entry.transport.level.set(device.level),
+                ChangeStep::Refused => {}
+            }
+            if step != ChangeStep::Refused {
                 continue;
             }
-            device.level = entry.transport.level.get();
+            device.level = now;
             rest.iter_mut().for_each(|other| other.level = device.level);
             if device.level < node.level(entry, self.least) {
                 return Err(EndOfConnection::Changed);

@@ -16,7 +16,8 @@ use futures_util::future::{AbortHandle, Abortable, abortable};
 use futures_util::stream::StreamExt as _;
 use host::link;
 use proto::hyperscsi::{
-    Config, ConnectionId, Ended, Endpoint, Fill, Level, Outbox, Server as Machine, ServerEvent,
+    ChangeStep, Config, ConnectionId, Ended, Endpoint, Fill, Level, Outbox, Server as Machine,
+    ServerEvent,
 };
 use proto::identity::PublicKey;
 use proto::time::Time;
@@ -244,7 +245,7 @@ impl Server {
             ServerEvent::Manage { connection, request, .. } => {
                 self.machine.managed(now, connection, request, bytes::Bytes::new());
             }
-            ServerEvent::Changed { connection: id, is_taken } => self.changed(id, is_taken),
+            ServerEvent::Changed { connection: id, step } => self.changed(id, step),
             ServerEvent::Ended { connection, reason } => self.ended(connection, reason),
         }
     }
@@ -379,14 +380,18 @@ impl Server {
     }
 
     /// The client has answered a re-authentication that changes levels.
-    fn changed(&mut self, id: ConnectionId, is_taken: bool) {
+    fn changed(&mut self, id: ConnectionId, step: ChangeStep) {
         let Some(Polled { connection, .. }) = self.connections.get_mut(&id) else { return };
         let (peer, client) = (connection.peer().to_owned(), connection.client());
-        match connection.changed(&self.node, is_taken) {
-            Ok(()) if is_taken && connection.is_unprotected() => {
+        match connection.changed(&self.node, step) {
+            Ok(()) if step == ChangeStep::Begun => {}
+            Ok(()) if step == ChangeStep::Complete && connection.is_unprotected() => {
                 warn!(peer, %client, "not protected: whoever is on the path reads and changes data");
             }
-            Ok(()) => info!(peer, %client, is_taken, "re-authenticated with another level"),
+            Ok(()) => {
+                let is_taken = step == ChangeStep::Complete;
+                info!(peer, %client, is_taken, "re-authenticated with another level");
+            }
             Err(why) => self.end(id, &why),
         }
     }

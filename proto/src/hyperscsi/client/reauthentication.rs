@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::{ClientEvent, Running};
 use crate::hyperscsi::codec::{DeviceChange, Opcode, Options};
 use crate::hyperscsi::command::Device;
+use crate::hyperscsi::compression::Codecs;
 use crate::hyperscsi::config::{Config, Random};
 use crate::hyperscsi::ended::Ended;
 use crate::hyperscsi::noise::{Noise, Part};
@@ -15,6 +16,8 @@ use crate::time::Time;
 pub(super) struct Coming {
     epoch: u64,
     devices: Vec<Device>,
+    /// What this end has announced.
+    codecs: Codecs,
 }
 
 impl Running {
@@ -64,7 +67,8 @@ impl Running {
         match change {
             Some((options, new_cipher, devices)) => {
                 let change = (options, new_cipher, &devices[..]);
-                self.coming = Some(Coming { epoch: newest + 1, devices: devices.clone() });
+                let codecs = config.codecs;
+                self.coming = Some(Coming { epoch: newest + 1, devices: devices.clone(), codecs });
                 self.transport.advance(now, root, Some(change));
             }
             None => self.transport.advance(now, root, None),
@@ -72,10 +76,10 @@ impl Running {
     }
 
     /// Goes over to what the last re-authentication has brought, if it counts by now.
-    pub(super) fn change(&mut self, config: &Config, events: &mut VecDeque<ClientEvent>) {
+    pub(super) fn change(&mut self, events: &mut VecDeque<ClientEvent>) {
         let sending = self.transport.epochs.sending();
         let Some(coming) = self.coming.take_if(|coming| coming.epoch <= sending) else { return };
-        self.requests.adapt(self.transport.options(), config.codecs);
+        self.requests.adapt(self.transport.options(), coming.codecs);
         if self.devices.as_ref() != Some(&coming.devices) {
             self.devices = Some(coming.devices.clone());
             events.push_back(ClientEvent::Changed { devices: coming.devices });

@@ -166,7 +166,7 @@ impl Session {
         from: Endpoint,
         header: &Header,
         packet: &mut [u8],
-        (config, random): (&Config, &mut Random),
+        random: &mut Random,
     ) -> Option<Arrived> {
         let body = self.transport.open(now, from, (header, packet), random)?;
         let mut arrived = None;
@@ -185,7 +185,7 @@ impl Session {
                     Err(Some(reason)) => self.end(reason),
                 }
             }
-            Opcode::AdnReply => self.handle_next(now, config, body),
+            Opcode::AdnReply => self.handle_next(now, body),
             _ => {
                 if !self.transport.handle_common(now, from, (header, body), random) {
                     self.end(Ended::Violation("an opcode that is not for servers"));

@@ -88,6 +88,8 @@ impl Slots {
         self.commands = commands;
         self.commands_max = self.commands_max.max(commands);
         self.message_max = self.message_max.max(message_max(data_max));
+        // One command has room in any case, or it would never begin.
+        self.credit = self.credit.max(self.message_max.into());
     }
 
     /// What acknowledgements grant.

@@ -5,9 +5,11 @@ use core::time::Duration;
 use super::super::super::aead::Ciphers;
 use super::super::super::codec::{DeviceChange, Opcode, Options};
 use super::super::super::command::Device;
+use super::super::super::compression::Codecs;
 use super::super::super::config::{Config, Random};
 use super::super::super::ended::Ended;
 use super::super::super::noise::{Noise, Part};
+use super::super::ChangeStep;
 use super::Session;
 use crate::time::Time;
 
@@ -30,8 +32,12 @@ pub(super) struct Reauthentications {
     asked: Option<Asked>,
     /// The devices as they are to be, if that is not how they are.
     wanted: Option<Vec<Device>>,
-    /// Whether the client has taken what was wanted, until the driver is told.
-    changed: Option<bool>,
+    /// What has become of that, until the driver is told.
+    step: Option<ChangeStep>,
+    /// The client has taken it, and the epoch before is alive.
+    is_completing: bool,
+    /// When a packet of the newest epoch has come at the latest.
+    confirmed_by: Option<Time>,
 }
 
 /// A re-authentication without an answer.
@@ -42,6 +48,7 @@ struct Asked {
     own: Options,
     /// What `own` names.
     ciphers: Ciphers,
+    codecs: Codecs,
     again: Time,
     until: Time,
 }
@@ -52,9 +59,20 @@ impl Session {
         self.next.wanted = Some(devices);
     }
 
-    /// Whether the client has taken what was wanted, if that is known since this was last asked.
-    pub(in super::super) const fn take_changed(&mut self) -> Option<bool> {
-        self.next.changed.take()
+    /// What has become of what was wanted, since this was last asked.
+    pub(in super::super) fn take_change(&mut self) -> Option<ChangeStep> {
+        if let Some(step) = self.next.step.take() {
+            return Some(step);
+        }
+        let is_complete = self.next.is_completing && self.transport.epochs.is_settled();
+        self.next.is_completing &= !is_complete;
+        is_complete.then_some(ChangeStep::Complete)
+    }
+
+    /// Whether the client has answered, and sent nothing of the new epoch yet. The packets of the old one are taken until then:
+    /// whoever is on the path could let no others pass.
+    fn is_unconfirmed(&self) -> bool {
+        self.next.confirmed_by.is_some() && !self.transport.epochs.is_confirmed()
     }
 
     /// Begins a re-authentication, or asks again, if that is due.
@@ -66,6 +84,9 @@ impl Session {
     ) {
         let again = now + self.transport.probe_timeout();
         let next_at = self.next_at();
+        if self.is_unconfirmed() && self.next.confirmed_by.is_some_and(|by| now >= by) {
+            return self.end(Ended::Silent);
+        }
         match &mut self.next.asked {
             // Who does not renew his proof has none.
             Some(asked) if now >= asked.until => self.end(Ended::Silent),
@@ -83,6 +104,7 @@ impl Session {
     pub(in super::super) fn next_again(&self) -> Option<Time> {
         match &self.next.asked {
             Some(asked) => Some(asked.again.min(asked.until)),
+            None if self.is_unconfirmed() => self.next.confirmed_by,
             None => self.transport.epochs.is_settled().then(|| self.next_at()),
         }
     }
@@ -106,7 +128,8 @@ impl Session {
         body.extend_from_slice(&noise.write(&own.emit()));
         self.transport.control(Opcode::AdnRequest, body.clone());
         let until = now + self.transport.options().keep_alive * UNANSWERED;
-        self.next.asked = Some(Asked { noise, body, own, ciphers: config.ciphers, again, until });
+        let Config { ciphers, codecs, .. } = *config;
+        self.next.asked = Some(Asked { noise, body, own, ciphers, codecs, again, until });
     }
 
     /// The devices that are to be others, or as many as one message holds.
@@ -123,21 +146,25 @@ impl Session {
     }
 
     /// Takes the answer to a re-authentication; a repeated one has no effect.
-    pub(in super::super) fn handle_next(&mut self, now: Time, config: &Config, body: &[u8]) {
+    pub(in super::super) fn handle_next(&mut self, now: Time, body: &[u8]) {
         let Some((start, message)) = body.split_first_chunk::<4>() else {
             return self.end(Ended::Violation("a malformed re-authentication"));
         };
         let Some(asked) = self.next.asked.take_if(|asked| asked.body[..4] == *start) else {
             return;
         };
-        let Asked { mut noise, own, ciphers, .. } = asked;
+        let Asked { mut noise, own, ciphers, codecs, .. } = asked;
+        self.next.confirmed_by = Some(now + self.transport.options().keep_alive * UNANSWERED);
         let Ok(payload) = noise.read(message) else {
             return self.end(Ended::Violation("a re-authentication with other keys"));
         };
         // An answer without options: the client takes none, or is older than they are.
         if payload.is_empty() {
             self.transport.advance(now, noise.finish(), None);
-            self.next.changed = self.next.wanted.take().map(|_| false);
+            // What is wanted since then is asked next.
+            if own.devices == self.changes() {
+                self.next.step = self.next.wanted.take().map(|_| ChangeStep::Refused);
+            }
             return;
         }
         let agreed = Options::parse(&payload).map(|theirs| own.agreed(&theirs, true));
@@ -150,7 +177,7 @@ impl Session {
         };
         let options = self.transport.options().changed_to(&agreed);
         self.slots.change(options.slots, options.data_max);
-        self.compression.change(config.codecs, options.compression);
+        self.compression.change(codecs, options.compression);
         let mut devices = self.devices.take().unwrap_or_default();
         for DeviceChange { handle, level, read_only } in own.devices {
             let changed = devices.iter_mut().filter(|device| device.handle == handle);
@@ -162,7 +189,8 @@ impl Session {
         self.transport.set_grant(now, grant, true);
         if self.next.wanted.is_some() && self.changes().is_empty() {
             self.next.wanted = None;
-            self.next.changed = Some(true);
+            self.next.step = Some(ChangeStep::Begun);
+            self.next.is_completing = true;
         }
     }
 }
