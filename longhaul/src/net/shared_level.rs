@@ -9,18 +9,17 @@ use proto::hyperscsi::Level;
 pub(crate) struct SharedLevel(AtomicU8);
 
 impl SharedLevel {
-    const ALL: [Level; 3] = [Level::None, Level::Integrity, Level::Encrypt];
-
     pub(crate) const fn new(level: Level) -> Self {
-        Self(AtomicU8::new(level as u8))
+        Self(AtomicU8::new(level.number()))
     }
 
     pub(crate) fn get(&self) -> Level {
-        Self::ALL[usize::from(self.0.load(Ordering::Acquire))]
+        // Nothing else is ever stored.
+        Level::of(self.0.load(Ordering::Acquire)).unwrap_or_default()
     }
 
     pub(crate) fn set(&self, level: Level) {
-        self.0.store(level as u8, Ordering::Release);
+        self.0.store(level.number(), Ordering::Release);
     }
 }
 

@@ -37,12 +37,14 @@ pub enum Level {
 
 impl Level {
     /// As it stands in the option, in the device table and in packets.
-    pub(super) const fn number(self) -> u8 {
+    #[must_use]
+    pub const fn number(self) -> u8 {
         self as u8
     }
 
     /// The level of a number.
-    pub(super) const fn of(number: u8) -> Option<Self> {
+    #[must_use]
+    pub const fn of(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::None),
             1 => Some(Self::Integrity),

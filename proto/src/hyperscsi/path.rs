@@ -451,7 +451,7 @@ impl Path {
         let Some(count) = packets.0.get(usize::from(self.number)) else { return };
         // A closed window lets the message wait for a round trip, or more: the peer would take the packets for lost.
         let in_flight = self.recovery.in_flight();
-        let waits = self.window.as_ref().is_some_and(|window| window.is_closed(in_flight));
+        let waits = self.window.as_mut().is_some_and(|window| !window.is_open(in_flight));
         if count.packets > 0 && !waits {
             self.numbers.implied(count.since, count.packets);
         }

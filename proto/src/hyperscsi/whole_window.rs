@@ -29,11 +29,6 @@ impl WholeWindow {
         !self.is_closed
     }
 
-    /// Whether the next packet has to wait for the acknowledgement of this window.
-    pub(super) const fn is_closed(&self, in_flight: u64) -> bool {
-        self.is_closed && in_flight > 0
-    }
-
     /// Whether the next packet is its last one.
     pub(super) fn is_last(&self) -> bool {
         self.contents.len() + 1 >= usize::from(self.most.get())

@@ -301,15 +301,13 @@ impl Connection {
             match step {
                 ChangeStep::Begun => entry.transport.level.set(device.level.min(now)),
                 ChangeStep::Complete => entry.transport.level.set(device.level),
-                ChangeStep::Refused => {}
-            }
-            if step != ChangeStep::Refused {
-                continue;
-            }
-            device.level = now;
-            rest.iter_mut().for_each(|other| other.level = device.level);
-            if device.level < node.level(entry, self.least) {
-                return Err(EndOfConnection::Changed);
+                ChangeStep::Refused if now < node.level(entry, self.least) => {
+                    return Err(EndOfConnection::Changed);
+                }
+                ChangeStep::Refused => {
+                    device.level = now;
+                    rest.iter_mut().for_each(|other| other.level = now);
+                }
             }
         }
         Ok(())

@@ -29,20 +29,18 @@ const UNANSWERED: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Reauthentications {
     /// The one without an answer.
-    asked: Option<Asked>,
+    asked: Option<Pending>,
     /// The devices as they are to be, if that is not how they are.
     wanted: Option<Vec<Device>>,
     /// What has become of that, until the driver is told.
     step: Option<ChangeStep>,
     /// The client has taken it, and the epoch before is alive.
     is_completing: bool,
-    /// When a packet of the newest epoch has come at the latest.
-    confirmed_by: Option<Time>,
 }
 
 /// A re-authentication without an answer.
 #[derive(Debug)]
-struct Asked {
+struct Pending {
     noise: Noise,
     body: Vec<u8>,
     own: Options,
@@ -69,10 +67,17 @@ impl Session {
         is_complete.then_some(ChangeStep::Complete)
     }
 
-    /// Whether the client has answered, and sent nothing of the new epoch yet. The packets of the old one are taken until then:
+    /// When the connection ends unless a packet of the new epoch comes, if none has. Those of the old one are taken until then:
     /// whoever is on the path could let no others pass.
-    fn is_unconfirmed(&self) -> bool {
-        self.next.confirmed_by.is_some() && !self.transport.epochs.is_confirmed()
+    fn confirmed_by(&self) -> Option<Time> {
+        let epochs = &self.transport.epochs;
+        let is_unconfirmed = !epochs.is_settled() && !epochs.is_confirmed();
+        is_unconfirmed.then(|| epochs.age().0 + self.unanswered_time())
+    }
+
+    /// How long a client may leave a re-authentication without an answer, or its new epoch without a packet.
+    fn unanswered_time(&self) -> Duration {
+        self.transport.options().keep_alive * UNANSWERED
     }
 
     /// Begins a re-authentication, or asks again, if that is due.
@@ -84,7 +89,7 @@ impl Session {
     ) {
         let again = now + self.transport.probe_timeout();
         let next_at = self.next_at();
-        if self.is_unconfirmed() && self.next.confirmed_by.is_some_and(|by| now >= by) {
+        if self.confirmed_by().is_some_and(|by| now >= by) {
             return self.end(Ended::Silent);
         }
         match &mut self.next.asked {
@@ -104,8 +109,8 @@ impl Session {
     pub(in super::super) fn next_again(&self) -> Option<Time> {
         match &self.next.asked {
             Some(asked) => Some(asked.again.min(asked.until)),
-            None if self.is_unconfirmed() => self.next.confirmed_by,
-            None => self.transport.epochs.is_settled().then(|| self.next_at()),
+            None if self.transport.epochs.is_settled() => Some(self.next_at()),
+            None => self.confirmed_by(),
         }
     }
 
@@ -127,9 +132,9 @@ impl Session {
         let mut body = vec![2, ((newest + 1) & 3) as u8, 0, 0];
         body.extend_from_slice(&noise.write(&own.emit()));
         self.transport.control(Opcode::AdnRequest, body.clone());
-        let until = now + self.transport.options().keep_alive * UNANSWERED;
+        let until = now + self.unanswered_time();
         let Config { ciphers, codecs, .. } = *config;
-        self.next.asked = Some(Asked { noise, body, own, ciphers, codecs, again, until });
+        self.next.asked = Some(Pending { noise, body, own, ciphers, codecs, again, until });
     }
 
     /// The devices that are to be others, or as many as one message holds.
@@ -153,8 +158,7 @@ impl Session {
         let Some(asked) = self.next.asked.take_if(|asked| asked.body[..4] == *start) else {
             return;
         };
-        let Asked { mut noise, own, ciphers, codecs, .. } = asked;
-        self.next.confirmed_by = Some(now + self.transport.options().keep_alive * UNANSWERED);
+        let Pending { mut noise, own, ciphers, codecs, .. } = asked;
         let Ok(payload) = noise.read(message) else {
             return self.end(Ended::Violation("a re-authentication with other keys"));
         };
