@@ -24,18 +24,18 @@ pub struct FutureSet<F> {
     futures: FuturesUnordered<F>,
     /// One of them was not polled yet.
     has_new: bool,
-    gate: Arc<Gate>,
+    woken: Arc<SetWaker>,
     waker: Waker,
 }
 
 /// Passes on who is woken, but not to a task that is about to look.
 #[derive(Default)]
-struct Gate {
+struct SetWaker {
     state: AtomicU8,
     task: AtomicWaker,
 }
 
-impl Wake for Gate {
+impl Wake for SetWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -49,9 +49,9 @@ impl Wake for Gate {
 
 impl<F> Default for FutureSet<F> {
     fn default() -> Self {
-        let gate = Arc::<Gate>::default();
-        let (futures, waker) = (FuturesUnordered::default(), Waker::from(Arc::clone(&gate)));
-        Self { futures, has_new: false, gate, waker }
+        let woken = Arc::<SetWaker>::default();
+        let (futures, waker) = (FuturesUnordered::default(), Waker::from(Arc::clone(&woken)));
+        Self { futures, has_new: false, woken, waker }
     }
 }
 
@@ -91,13 +91,13 @@ impl<F: Future> FutureSet<F> {
     fn poll_futures(&mut self) -> Poll<Option<F::Output>> {
         self.has_new = false;
         // What is woken from here on is seen after this.
-        self.gate.state.store(POLLING, Ordering::Release);
+        self.woken.state.store(POLLING, Ordering::Release);
         let polled = self.futures.poll_next_unpin(&mut Context::from_waker(&self.waker));
         match polled {
             // Others may have ended too.
-            Poll::Ready(Some(_)) => self.gate.state.store(WOKEN, Ordering::Release),
+            Poll::Ready(Some(_)) => self.woken.state.store(WOKEN, Ordering::Release),
             Poll::Ready(None) | Poll::Pending => {
-                self.gate.state.fetch_and(!POLLING, Ordering::AcqRel);
+                self.woken.state.fetch_and(!POLLING, Ordering::AcqRel);
             }
         }
         polled
@@ -105,7 +105,7 @@ impl<F: Future> FutureSet<F> {
 
     /// Whether there is something to poll. They are in the state of being polled if one of them has panicked: the rest goes on.
     fn is_due(&self) -> bool {
-        self.has_new || self.gate.state.load(Ordering::Acquire) != 0
+        self.has_new || self.woken.state.load(Ordering::Acquire) != 0
     }
 }
 
@@ -117,7 +117,7 @@ impl<F: Future> Stream for FutureSet<F> {
         if self.is_empty() {
             return Poll::Ready(None);
         }
-        self.gate.task.register(cx.waker());
+        self.woken.task.register(cx.waker());
         for _ in 0..ROUNDS {
             if !self.is_due() {
                 return Poll::Pending;

@@ -115,7 +115,7 @@ impl Local {
         let abilities = Abilities {
             grow: Some(local.clone()),
             close: Some(local.clone()),
-            space: is_file.then(|| SpaceOf::new(&local.disk.file) as Arc<dyn FileSpace>),
+            space: is_file.then(|| LocalFileSpace::new(&local.disk.file) as Arc<dyn FileSpace>),
             ..Abilities::default()
         };
         Opened { volume: Arc::new(Gate::new(name, local)), worker: None, abilities }
@@ -173,19 +173,19 @@ impl Close for Local {
 }
 
 /// The space of a file. Whoever has it does not keep the file open, nor its lock.
-struct SpaceOf {
+struct LocalFileSpace {
     file: Weak<File>,
     /// A file system that hangs takes one thread, however often it is asked.
     one: Arc<Mutex<()>>,
 }
 
-impl SpaceOf {
+impl LocalFileSpace {
     fn new(file: &Arc<File>) -> Arc<Self> {
         Arc::new(Self { file: Arc::downgrade(file), one: Arc::default() })
     }
 }
 
-impl FileSpace for SpaceOf {
+impl FileSpace for LocalFileSpace {
     fn is_open(&self) -> bool {
         self.file.strong_count() > 0
     }

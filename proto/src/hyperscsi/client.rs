@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use subtle::ConstantTimeEq as _;
 
-use reauthentication::Coming;
+use reauthentication::PendingChange;
 use requests::{Answer, Kind, Requests};
 use search::Search;
 
@@ -154,7 +154,7 @@ struct Running {
     /// The last re-authentication: its epoch and ADN_REPLY.
     next_epoch: Option<(u8, Vec<u8>)>,
     /// What it has brought, until that counts.
-    coming: Option<Coming>,
+    coming: Option<PendingChange>,
     /// The probe time-outs when the server was last asked for a reset.
     asked: u32,
     blocked: Option<Time>,

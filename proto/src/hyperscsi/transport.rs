@@ -6,7 +6,7 @@ mod terms;
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
-use terms::{Levels, Next};
+use terms::{Levels, PendingTerms};
 
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
@@ -71,7 +71,7 @@ pub(super) struct Transport {
     options: Options,
     levels: Levels,
     /// What counts from the newest epoch on, until this end sends in it.
-    next: Option<Next>,
+    next: Option<PendingTerms>,
     forged: u64,
     /// What acknowledgements grant: bytes and slots.
     grant: (u64, u16),

@@ -13,7 +13,7 @@ use crate::time::Time;
 
 /// What is told to the user once it counts: when this end sends in the epoch that has brought it.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct PendingChange {
     epoch: u64,
     devices: Vec<Device>,
     /// What this end has announced.
@@ -68,7 +68,8 @@ impl Running {
             Some((options, new_cipher, devices)) => {
                 let change = (options, new_cipher, &devices[..]);
                 let codecs = config.codecs;
-                self.coming = Some(Coming { epoch: newest + 1, devices: devices.clone(), codecs });
+                self.coming =
+                    Some(PendingChange { epoch: newest + 1, devices: devices.clone(), codecs });
                 self.transport.advance(now, root, Some(change));
             }
             None => self.transport.advance(now, root, None),
@@ -79,7 +80,7 @@ impl Running {
     pub(super) fn change(&mut self, events: &mut VecDeque<ClientEvent>) {
         let sending = self.transport.epochs.sending();
         let Some(coming) = self.coming.take_if(|coming| coming.epoch <= sending) else { return };
-        self.requests.adapt(self.transport.options(), coming.codecs);
+        self.requests.change_options(self.transport.options(), coming.codecs);
         if self.devices.as_ref() != Some(&coming.devices) {
             self.devices = Some(coming.devices.clone());
             events.push_back(ClientEvent::Changed { devices: coming.devices });

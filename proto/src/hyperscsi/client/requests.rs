@@ -123,7 +123,7 @@ impl Requests {
     }
 
     /// These options count from now on. What was begun before ends as it was begun.
-    pub(super) fn adapt(&mut self, options: &Options, codecs: Codecs) {
+    pub(super) fn change_options(&mut self, options: &Options, codecs: Codecs) {
         let slots = self.commands.len().max(usize::from(options.slots));
         self.commands.resize_with(slots, Slot::default);
         self.checksum.now = options.checksum;

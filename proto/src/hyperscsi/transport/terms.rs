@@ -38,7 +38,7 @@ impl Levels {
 
 /// What counts once this end sends in the newest epoch.
 #[derive(Debug)]
-pub(super) struct Next {
+pub(super) struct PendingTerms {
     options: Options,
     levels: Table,
 }
@@ -71,14 +71,14 @@ impl Transport {
             Some((options, _, devices)) => (options, Levels::of(devices)),
             None => (self.options.clone(), self.levels.now.clone()),
         };
-        self.next = Some(Next { options, levels });
+        self.next = Some(PendingTerms { options, levels });
         self.change_terms();
     }
 
     /// Goes over to what the newest epoch has brought, if this end sends in it.
     pub(super) fn change_terms(&mut self) {
         if self.epochs.sending() == self.epochs.root().1
-            && let Some(Next { options, levels }) = self.next.take()
+            && let Some(PendingTerms { options, levels }) = self.next.take()
         {
             self.options = options;
             self.levels.before = core::mem::replace(&mut self.levels.now, levels);

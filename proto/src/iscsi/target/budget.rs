@@ -63,7 +63,7 @@ impl Account {
 
     /// Holds `bytes` more, which a command brings, if there is room for them.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
-        self.bursts.came(bytes);
+        self.bursts.record(bytes);
         let before = self.borrowed();
         self.held += bytes;
         let more = self.borrowed() - before;
@@ -118,7 +118,7 @@ impl Bursts {
     /// It is that of the last so many commands, up to twice as many.
     const REMEMBERED: u32 = 64;
 
-    fn came(&mut self, bytes: u64) {
+    fn record(&mut self, bytes: u64) {
         if self.commands == Self::REMEMBERED {
             *self = Self { recent: 0, before: self.recent, commands: 0 };
         }
