@@ -1,20 +1,19 @@
-//! The pipeline over a volume behind a network: what the user fixes of it, and the task and the clock
-//! it runs on.
+//! The pipeline over a volume behind a network: what the user fixes of it, and the task it runs on.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Args;
 use tokio::task::JoinHandle;
-use volume::layer::pipeline::{Chosen, Clock, Pipeline, Settings};
+use volume::layer::pipeline::{Chosen, Pipeline, Settings};
 use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Verb, Volume, Work};
 
 use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
 use crate::store::abilities::{BoxFuture, Worker, WorkerStatus};
+use crate::store::runtime;
 
 /// The least a segment may be: a block of any disk that is in use.
 const SEGMENT_MIN: u32 = 4096;
@@ -154,7 +153,7 @@ impl Pipelined {
     pub fn new(name: String, inner: Arc<dyn Volume>, settings: Settings) -> Self {
         let failure = Failed::default();
         let inner = Arc::new(FailureLogging { inner, name, failure: failure.clone() });
-        let (pipeline, worker) = Pipeline::new(inner, settings, Arc::new(SinceStart::new()));
+        let (pipeline, worker) = Pipeline::new(inner, settings, runtime());
         Self { pipeline: Arc::new(pipeline), worker: tokio::spawn(worker), failure }
     }
 
@@ -253,21 +252,6 @@ impl Volume for FailureLogging {
     }
     fn extents(&self) -> Option<&dyn ExtentMap> {
         self.inner.extents()
-    }
-}
-
-/// The time since the pipeline began.
-struct SinceStart(Instant);
-
-impl SinceStart {
-    fn new() -> Self {
-        Self(Instant::now())
-    }
-}
-
-impl Clock for SinceStart {
-    fn now(&self) -> Duration {
-        self.0.elapsed()
     }
 }
 

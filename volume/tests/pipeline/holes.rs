@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use volume::check::Random;
-use volume::layer::pipeline::{Clock, Pipeline, Settings};
+use volume::layer::pipeline::{Pipeline, Settings};
+use volume::layer::reconnect::Runtime;
 use volume::store::memory::Memory;
 use volume::{Durability, Space, Span, Volume};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use volume::check::Random;
-use volume::layer::pipeline::Clock;
+use volume::layer::reconnect::Runtime;
 use volume::{Durability, Extent, ExtentMap, Shape, Space, Span, Volume, Work};
 
 use crate::sim::Sim;

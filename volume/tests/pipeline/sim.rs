@@ -3,16 +3,14 @@
 //! covers an hour takes a moment.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use volume::check::Random;
-use volume::layer::pipeline::Clock;
-
-type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+use volume::layer::reconnect::{Runtime, Task};
 
 /// A simulation of its own; clones are handles to the same one.
 #[derive(Clone, Default)]
@@ -41,9 +39,25 @@ impl Wake for Runnable {
     }
 }
 
-impl Clock for Sim {
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sim").finish_non_exhaustive()
+    }
+}
+
+impl Runtime for Sim {
     fn now(&self) -> Duration {
         self.simulation().now
+    }
+    fn sleep_until(&self, at: Duration) -> Task {
+        let sim = self.clone();
+        Box::pin(async move { sim.until(at).await })
+    }
+    fn spawn(&self, task: Task) {
+        self.simulation().spawned.push(task);
+    }
+    fn random(&self) -> u64 {
+        0
     }
 }
 
@@ -53,15 +67,20 @@ impl Sim {
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.simulation().spawned.push(Box::pin(task));
+        Runtime::spawn(self, Box::pin(task));
     }
 
     /// Waits until `moment`.
     pub(crate) async fn until(&self, moment: Duration) {
+        let mut is_set = false;
         poll_fn(|context| {
             let mut simulation = self.simulation();
             if simulation.now >= moment {
                 return Poll::Ready(());
+            }
+            // A task has one waker, whatever else it is woken by meanwhile.
+            if std::mem::replace(&mut is_set, true) {
+                return Poll::Pending;
             }
             simulation.timers_set += 1;
             let key = (moment, simulation.timers_set);

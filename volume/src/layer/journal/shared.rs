@@ -375,7 +375,7 @@ impl State {
         while let Some(action) = self.machine.poll() {
             if let Some((id, len)) = written(&action) {
                 self.in_flight += len;
-                let stamp = self.rate.issued(self.in_flight, self.now);
+                let stamp = self.rate.issued(len, self.in_flight, self.now);
                 self.sent.insert(id, (stamp, len));
             }
             if let Action::DrainWrite { id, .. }

@@ -64,6 +64,8 @@ pub(super) struct Core {
     waiters: Waiters,
     read_ahead: ReadAhead,
     holes: Holes,
+    /// When something may be issued that was held back.
+    held_until: Option<Duration>,
     failure: Failure,
     closed: bool,
 }
@@ -81,6 +83,7 @@ impl Core {
             queue: WriteQueue::new(discard_keeps),
             flushes: FlushTracker::default(),
             waiters: Waiters::default(),
+            held_until: None,
             failure: Failure::default(),
             closed: false,
         }
@@ -230,10 +233,26 @@ impl Core {
     /// The next thing to do beneath, if anything may be done: flushes that are due, then changes, then a question
     /// for holes, then what will be read.
     pub(super) fn next(&mut self, now: Duration) -> Option<Order> {
+        let both = self.writes.is_busy() && self.reads.is_busy();
+        self.writes.set_paced(both, now);
+        self.reads.set_paced(both, now);
+        self.held_until = None;
         self.next_flush()
             .or_else(|| self.next_change(now))
             .or_else(|| self.next_question())
             .or_else(|| self.next_read(now))
+    }
+
+    /// When there may be something to do, if nothing happens before.
+    pub(super) const fn held_until(&self) -> Option<Duration> {
+        self.held_until
+    }
+
+    /// Whether to wait, as so much was issued in one direction that it may not take more before `until`.
+    fn holds(&mut self, until: Option<Duration>) -> bool {
+        let Some(until) = until else { return false };
+        self.held_until = Some(self.held_until.map_or(until, |other| other.min(until)));
+        true
     }
 
     fn next_flush(&mut self) -> Option<Order> {
@@ -247,7 +266,11 @@ impl Core {
 
     fn next_change(&mut self, now: Duration) -> Option<Order> {
         let hurry = self.closed || !self.flushes.has_no_barrier();
-        let at = self.queue.next(self.writes.chosen(), hurry)?;
+        // What a caller waits for is not held back.
+        let at = match self.holds(self.writes.held_until(now)) {
+            true => self.queue.next_durable(self.writes.chosen())?,
+            false => self.queue.next(self.writes.chosen(), hurry)?,
+        };
         let in_flight = self.queue.in_flight();
         let piece = self.queue.issue(at, self.writes.chosen().segment)?;
         let durability = match piece.durability() {
@@ -257,7 +280,7 @@ impl Core {
             durability => durability,
         };
         piece.stable = durability == Durability::Durable && !matches!(piece.body, Body::Discard);
-        piece.stamp = self.writes.issued(in_flight + piece.bytes(), now);
+        piece.stamp = self.writes.issued(piece.bytes(), in_flight + piece.bytes(), now);
         let order = Order::change(piece, durability);
         if piece.durable.is_some() || self.discard_keeps {
             // It no longer stands in the way of the first in line.
@@ -279,7 +302,7 @@ impl Core {
     }
 
     fn next_read(&mut self, now: Duration) -> Option<Order> {
-        if self.closed || self.failure.has_failed() {
+        if self.closed || self.failure.has_failed() || self.holds(self.reads.held_until(now)) {
             return None;
         }
         let span = loop {
@@ -291,7 +314,7 @@ impl Core {
             }
         };
         let pending = self.queue.pending(span).map(|piece| piece.span).collect();
-        let stamp = self.reads.issued(self.read_ahead.in_flight() + span.len, now);
+        let stamp = self.reads.issued(span.len, self.read_ahead.in_flight() + span.len, now);
         self.read_ahead.issued(span, pending, stamp);
         Some(Order::Read { span })
     }

@@ -20,7 +20,6 @@ mod worker;
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -28,6 +27,7 @@ use self::core::{Answer, Change, ChangeBody, Core, Found, report};
 use self::piece::Patch;
 use self::shared::Shared;
 use self::worker::Worker;
+use super::reconnect::Runtime;
 use crate::{
     Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
 };
@@ -39,12 +39,6 @@ pub use self::settings::{Chosen, Limit, Settings};
 
 /// The name of one who waits.
 type WaiterId = u64;
-
-/// The time, for measuring only: nothing waits for it.
-pub trait Clock: Send + Sync {
-    /// The time since some moment, never going back.
-    fn now(&self) -> Duration;
-}
 
 /// A volume with a volatile write cache and read-ahead.
 pub struct Pipeline {
@@ -60,10 +54,10 @@ impl Pipeline {
     pub fn new(
         inner: Arc<dyn Volume>,
         settings: Settings,
-        clock: Arc<dyn Clock>,
+        runtime: Arc<dyn Runtime>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let shape = Shape { write_cache: true, ..inner.shape().clone() };
-        let shared = Arc::new(Shared::new(Core::new(settings, shape.clone()), clock));
+        let shared = Arc::new(Shared::new(Core::new(settings, shape.clone()), runtime));
         let worker = Worker::new(Arc::clone(&inner), Arc::clone(&shared));
         (Self { inner, shape, shared }, worker)
     }

@@ -20,6 +20,21 @@ const GAIN_TRIED: f64 = 1.5;
 /// over jitter, and a queue beneath of a quarter round trip, which is what a read has to wait for.
 const GAIN_STEADY: f64 = 1.25;
 
+/// While both directions are full, requests and answers wait in the queues that the other's data make, and come out of
+/// them many at a time. What is issued at once in their place makes the next queue, so that each direction is idle half
+/// of the time although enough is in flight. What is issued at even intervals makes none: at slightly less than the rate
+/// that was measured, for the queue that there is ...
+const PACE_STEADY: f64 = 0.98;
+
+/// ... at more while more is tried ...
+const PACE_TRIED: f64 = 1.25;
+
+/// ... for as long afterwards at as much less, as what was tried may all be in the queue ...
+const PACE_AFTERWARDS: f64 = 0.75;
+
+/// ... and with room in flight for a queue in each direction that is as long as the link: it is the intervals that keep them short.
+const GAIN_PACED: f64 = 3.0;
+
 /// A rate that grew by less than this factor did not grow ...
 const GROWTH: f64 = 1.15;
 
@@ -65,6 +80,7 @@ pub(in crate::layer) struct Stamp {
     at: Duration,
     delivered: u64,
     delivered_at: Duration,
+    returned_issued_at: Duration,
     limited: bool,
     /// Hardly anything else was in flight, so it met no queue.
     alone: bool,
@@ -79,6 +95,8 @@ pub(super) struct RateMeter {
     requests_in_flight: usize,
     delivered: u64,
     delivered_at: Duration,
+    /// When that was issued that came back, the latest.
+    returned_issued_at: Duration,
     /// A round ends when a request that was issued after the last one ended comes back.
     round_ends: u64,
     rate: Peak,
@@ -87,6 +105,10 @@ pub(super) struct RateMeter {
     growth: Growth,
     probe: Option<Probe>,
     limited: bool,
+    /// Whether as much as could be was in flight in the last round, and in this one so far.
+    was_busy: bool,
+    busy: bool,
+    paced: bool,
 }
 
 /// A maximum over the last rounds.
@@ -140,6 +162,27 @@ impl Growth {
     const fn is_full(&self) -> bool {
         self.stalled >= ROUNDS_FULL
     }
+
+    const fn phase(&self) -> Phase {
+        match self.is_full() {
+            false if self.tried => Phase::Trying,
+            false => Phase::Growing,
+            true if self.tried && self.stalled < ROUNDS_FULL + ROUNDS_TRIED => Phase::Tried,
+            true => Phase::Full,
+        }
+    }
+}
+
+/// What is known of how much the link takes.
+enum Phase {
+    /// Nothing yet: the rate follows what is put in flight.
+    Growing,
+    /// The link was full, and more is tried.
+    Trying,
+    /// More was tried a moment ago, in vain.
+    Tried,
+    /// The link is full.
+    Full,
 }
 
 /// A look at the latency without a queue.
@@ -165,12 +208,16 @@ impl RateMeter {
             requests_in_flight: 0,
             delivered: 0,
             delivered_at: Duration::ZERO,
+            returned_issued_at: Duration::ZERO,
             round_ends: 0,
             rate: Peak::default(),
             latency: None,
             growth: Growth::default(),
             probe: None,
             limited: false,
+            was_busy: false,
+            busy: false,
+            paced: false,
         }
     }
 
@@ -178,7 +225,7 @@ impl RateMeter {
     pub(super) fn issued(&mut self, limited: bool, now: Duration) -> Stamp {
         if self.requests_in_flight == 0 {
             // The time in which nothing was asked for says nothing of the link.
-            self.delivered_at = now;
+            (self.delivered_at, self.returned_issued_at) = (now, now);
         }
         if matches!(self.probe, Some(Probe::Draining)) && self.requests_in_flight < PROBE_REQUESTS {
             self.probe = Some(Probe::Measuring { since: now, samples: 0, least: Duration::MAX });
@@ -186,10 +233,12 @@ impl RateMeter {
         let alone = self.requests_in_flight < PROBE_REQUESTS;
         self.requests_in_flight += 1;
         self.limited = limited;
+        self.busy |= !limited;
         Stamp {
             at: now,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
+            returned_issued_at: self.returned_issued_at,
             limited,
             alone,
         }
@@ -204,6 +253,7 @@ impl RateMeter {
         }
         self.delivered += bytes;
         self.delivered_at = now;
+        self.returned_issued_at = self.returned_issued_at.max(stamp.at);
         let round_trips = if bytes > self.unsolicited { 2 } else { 1 };
         self.round_trips.sample(round_trips.into());
         let latency_changed = self.latency_seen(stamp, round_trips, now);
@@ -257,7 +307,12 @@ impl RateMeter {
 
     /// Takes a sample of the rate; whether it is the highest so far.
     fn rate_seen(&mut self, stamp: Stamp, now: Duration) -> bool {
-        let elapsed = now.saturating_sub(stamp.delivered_at).as_secs_f64();
+        let returned = now.saturating_sub(stamp.delivered_at);
+        // Answers that have queued come back faster than any link takes what they answer: so the time counts in which
+        // that was issued, if it is longer.
+        let issued =
+            if self.paced { stamp.at.saturating_sub(stamp.returned_issued_at) } else { returned };
+        let elapsed = returned.max(issued).as_secs_f64();
         if elapsed <= 0.0 {
             return false;
         }
@@ -271,6 +326,7 @@ impl RateMeter {
     }
 
     fn end_round(&mut self, limited: bool, now: Duration) {
+        self.was_busy = std::mem::take(&mut self.busy);
         if limited {
             return;
         }
@@ -303,9 +359,33 @@ impl RateMeter {
         self.limited
     }
 
+    /// Whether all of the link is wanted.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.requests_in_flight > 0 && (self.was_busy || self.busy)
+    }
+
+    /// From now on requests are issued at even intervals, or as they come.
+    pub(super) const fn set_paced(&mut self, paced: bool) {
+        self.paced = paced;
+    }
+
+    /// How many bytes a second may be issued, if that is bounded.
+    pub(super) fn pace(&self) -> Option<f64> {
+        if !self.paced {
+            return None;
+        }
+        let factor = match self.growth.phase() {
+            Phase::Growing => GAIN_GROWING,
+            Phase::Trying => PACE_TRIED,
+            Phase::Tried => PACE_AFTERWARDS,
+            Phase::Full => PACE_STEADY,
+        };
+        self.rate().map(|rate| rate * factor)
+    }
+
     /// Whether nobody knows yet how much the link takes.
     pub(super) const fn is_growing(&self) -> bool {
-        !self.growth.is_full() && !self.growth.tried
+        matches!(self.growth.phase(), Phase::Growing)
     }
 
     /// What keeps the connection busy, in bytes.
@@ -320,10 +400,11 @@ impl RateMeter {
 
     /// What to put in flight, in bytes.
     pub(super) fn wanted(&self) -> Option<u64> {
-        let gain = match &self.growth {
-            growth if growth.is_full() => GAIN_STEADY,
-            growth if growth.tried => GAIN_TRIED,
-            _ => GAIN_GROWING,
+        let gain = match self.growth.phase() {
+            Phase::Growing => GAIN_GROWING,
+            _ if self.paced => GAIN_PACED,
+            Phase::Trying => GAIN_TRIED,
+            Phase::Tried | Phase::Full => GAIN_STEADY,
         };
         self.product().map(|product| (product as f64 * gain) as u64)
     }

@@ -8,13 +8,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::WaiterId;
 use super::core::{Answer, Change, Core, Entry, Found, Order, Outcome};
-use super::{Clock, WaiterId};
+use crate::layer::reconnect::{Runtime, Task};
 use crate::{Result, Span};
 
 pub(super) struct Shared {
-    clock: Arc<dyn Clock>,
+    runtime: Arc<dyn Runtime>,
     state: Mutex<State>,
+}
+
+/// What the worker does once it has carried out its orders.
+pub(super) enum Next {
+    /// It waits for a result, to be woken, or for a time.
+    Later(Option<Duration>),
+    /// Nothing: there will be no more orders.
+    Over,
 }
 
 struct State {
@@ -22,22 +31,30 @@ struct State {
     /// What the worker has not fetched yet; no more than may be in flight.
     orders: VecDeque<Order>,
     worker: Option<Waker>,
+    /// When the worker looks again by itself.
+    timer: Option<Duration>,
     wakers: BTreeMap<WaiterId, Waker>,
 }
 
 impl Shared {
-    pub(super) fn new(core: Core, clock: Arc<dyn Clock>) -> Self {
-        let state = State { core, orders: VecDeque::new(), worker: None, wakers: BTreeMap::new() };
-        Self { clock, state: Mutex::new(state) }
+    pub(super) fn new(core: Core, runtime: Arc<dyn Runtime>) -> Self {
+        let (orders, wakers) = (VecDeque::new(), BTreeMap::new());
+        let state = State { core, orders, worker: None, timer: None, wakers };
+        Self { runtime, state: Mutex::new(state) }
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.clock.now()
+        self.runtime.now()
+    }
+
+    /// Ends at that time.
+    pub(super) fn sleep_until(&self, at: Duration) -> Task {
+        self.runtime.sleep_until(at)
     }
 
     /// Changes the state, draws the orders that follow, and wakes whoever they concern.
     fn with<T>(&self, act: impl FnOnce(&mut State, Duration) -> T) -> T {
-        let now = self.clock.now();
+        let now = self.now();
         let mut state = self.state.lock().unwrap_or_else(|poisoned| {
             // A panic has left it half way, so that nothing it says can be relied on.
             let mut state = poisoned.into_inner();
@@ -46,7 +63,7 @@ impl Shared {
         });
         let answer = act(&mut state, now);
         state.draw(now);
-        let wake_worker = !state.orders.is_empty() || state.core.is_over();
+        let wake_worker = !state.orders.is_empty() || state.core.is_over() || state.lacks_timer();
         let worker = state.worker.take_if(|_| wake_worker);
         let State { core, wakers, .. } = &mut *state;
         // Nearly always empty, and then nothing is allocated.
@@ -104,22 +121,25 @@ impl Shared {
         });
     }
 
-    /// Takes what became of the worker's orders, and gives it new ones; true if there will be none.
+    /// Takes what became of the worker's orders, and gives it new ones.
     pub(super) fn work(
         &self,
         context: &Context<'_>,
         outcomes: &mut Vec<Outcome>,
         orders: &mut VecDeque<Order>,
-    ) -> bool {
+    ) -> Next {
         self.with(|state, now| {
             outcomes.drain(..).for_each(|outcome| state.core.finish(outcome, now));
             state.draw(now);
             std::mem::swap(orders, &mut state.orders);
-            let over = orders.is_empty() && state.core.is_over();
-            if orders.is_empty() && !over {
+            state.timer = state.core.held_until();
+            if orders.is_empty() && state.core.is_over() {
+                return Next::Over;
+            }
+            if orders.is_empty() {
                 state.worker = Some(context.waker().clone());
             }
-            over
+            Next::Later(state.timer)
         })
     }
 
@@ -133,6 +153,14 @@ impl Shared {
 }
 
 impl State {
+    /// Whether something is held back for a shorter time than the worker sleeps.
+    fn lacks_timer(&self) -> bool {
+        match (self.core.held_until(), self.timer) {
+            (Some(until), Some(timer)) => until < timer,
+            (held, timer) => held.is_some() && timer.is_none(),
+        }
+    }
+
     fn draw(&mut self, now: Duration) {
         while let Some(order) = self.core.next(now) {
             self.orders.push_back(order);
@@ -148,19 +176,13 @@ mod tests {
     use super::*;
     use crate::Volume as _;
     use crate::store::memory::Memory;
-
-    struct Stopped;
-
-    impl Clock for Stopped {
-        fn now(&self) -> Duration {
-            Duration::ZERO
-        }
-    }
+    use crate::store::virtual_time::VirtualTime;
 
     #[test]
     fn after_a_panic_half_way_no_flush_succeeds() {
         let shape = Memory::new(4096, 512).shape().clone();
-        let shared = Shared::new(Core::new(Settings::default(), shape), Arc::new(Stopped));
+        let time = Arc::new(VirtualTime::default());
+        let shared = Shared::new(Core::new(Settings::default(), shape), time);
         assert!(shared.core(|core| core.barrier(true)).is_ok());
         let broken = catch_unwind(AssertUnwindSafe(|| shared.core(|_| panic!("a mistake"))));
         broken.unwrap_err();

@@ -1,22 +1,34 @@
 //! The layer over the test stores, on a real executor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 
 use super::*;
 use crate::check;
+use crate::layer::reconnect::Task;
 use crate::store::blocked_writes::BlockedWrites;
 use crate::store::faulty::Faulty;
 use crate::store::memory::Memory;
 
 /// Time that goes on whenever it is looked at, so that rates are measured.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct TickingClock(AtomicU64);
 
-impl Clock for TickingClock {
+impl Runtime for TickingClock {
     fn now(&self) -> Duration {
         Duration::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+    fn sleep_until(&self, at: Duration) -> Task {
+        self.0.fetch_max(at.as_micros() as u64, Ordering::Relaxed);
+        Box::pin(tokio::task::yield_now())
+    }
+    fn spawn(&self, task: Task) {
+        tokio::spawn(task);
+    }
+    fn random(&self) -> u64 {
+        0
     }
 }
 

@@ -5,12 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::stream::Stream;
 
 use super::core::{Order, Outcome};
 use super::piece::Rope;
-use super::shared::Shared;
+use super::shared::{Next, Shared};
+use crate::layer::reconnect::Task;
 use crate::{Durability, Error, Extent, FutureSet, Kind, Result, Span, Verb, Volume};
 
 /// How many times it looks for more before it lets others run: what lies beneath may answer at once.
@@ -30,6 +32,8 @@ pub(super) struct Worker {
     carried: FutureSet<Carried>,
     orders: VecDeque<Order>,
     outcomes: Vec<Outcome>,
+    /// Wakes it when something may be issued that is held back, at this time.
+    timer: Option<(Duration, Task)>,
     over: bool,
 }
 
@@ -41,6 +45,7 @@ impl Worker {
             carried: FutureSet::new(),
             orders: VecDeque::new(),
             outcomes: Vec::new(),
+            timer: None,
             over: false,
         }
     }
@@ -54,6 +59,24 @@ impl Worker {
             }
         }
         false
+    }
+
+    /// Sets the timer to `at`; whether it is that time already.
+    fn is_time(&mut self, at: Option<Duration>, context: &mut Context<'_>) -> bool {
+        let Some(at) = at else {
+            self.timer = None;
+            return false;
+        };
+        let timer = match self.timer.take() {
+            Some(timer) if timer.0 == at => timer,
+            _ => (at, self.shared.sleep_until(at)),
+        };
+        let (_, sleep) = self.timer.insert(timer);
+        let is_time = sleep.as_mut().poll(context).is_ready();
+        if is_time {
+            self.timer = None;
+        }
+        is_time
     }
 
     fn carry_out(&self, order: Order) -> Carried {
@@ -115,11 +138,13 @@ impl Future for Worker {
         let worker = &mut *self;
         for _ in 0..ROUNDS_MAX {
             let drained = worker.gather(context);
-            worker.over = worker.shared.work(context, &mut worker.outcomes, &mut worker.orders);
-            if worker.over {
+            let next = worker.shared.work(context, &mut worker.outcomes, &mut worker.orders);
+            let Next::Later(at) = next else {
+                worker.over = true;
                 return Poll::Ready(());
-            }
-            if drained && worker.orders.is_empty() {
+            };
+            let is_time = worker.is_time(at, context);
+            if drained && worker.orders.is_empty() && !is_time {
                 return Poll::Pending;
             }
             while let Some(order) = worker.orders.pop_front() {

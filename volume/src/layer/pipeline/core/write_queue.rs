@@ -235,7 +235,8 @@ impl WriteQueue {
         self.next_durable(chosen).or_else(|| self.next_volatile(chosen, hurry))
     }
 
-    fn next_durable(&self, chosen: &Chosen) -> Option<u64> {
+    /// The same, of durable ones only.
+    pub(super) fn next_durable(&self, chosen: &Chosen) -> Option<u64> {
         let &(_, at) = self.urgent.first()?;
         let bytes = self.waiting.map.get(at)?.bytes();
         self.durable.has_room(bytes, chosen).then_some(at)
