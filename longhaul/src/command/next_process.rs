@@ -35,13 +35,26 @@ pub(super) async fn look_until_served(
         }
         if told.elapsed() >= TELL_EVERY {
             told = Instant::now();
-            print_error(&format_args!(
-                "longhaul: {what} is served by nobody at the moment: the process that is to take it over is waited for; its log in \
-                 the state directory says more"
-            ));
+            tell(what, mounts);
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// Says what is waited for, and how to end that: a process without a keeper that hangs is ended by nobody else.
+fn tell(what: &impl Display, mounts: &[PathBuf]) {
+    let process = mounts.iter().find_map(|file| kept::process_of(&socket_of(file)?));
+    let (which, ends) = match process {
+        Some(pid) => (
+            format!("process {pid}, which"),
+            format!("`kill -KILL {pid}` ends it if it hangs, and "),
+        ),
+        None => ("the process that".to_owned(), String::new()),
+    };
+    print_error(&format_args!(
+        "longhaul: {what} is served by nobody at the moment: {which} is to take it over, is waited for; {ends}its log in the state \
+         directory says more"
+    ));
 }
 
 /// Whether a process keeps the mount over this file, whose server may have ended, or one is about to serve it.

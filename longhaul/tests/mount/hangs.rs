@@ -1,6 +1,7 @@
 //! A process that hangs when it takes a mount over, and a keeper that is killed meanwhile.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 
 use rustix::process::Signal;
 
@@ -80,5 +81,29 @@ fn upgrade_whose_keeper_is_killed_waits_for_the_process_that_takes_the_mount_ove
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
     stage.longhaul("umount disk");
     assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+/// Nobody else ends it.
+#[test]
+fn process_without_a_keeper_that_hangs_is_named_to_the_command_that_waits_for_it() {
+    let stage = Stage::new();
+    let server = waiting_for_its_server(&stage);
+    stage.kill_keepers();
+    let process = stage.kept_processes();
+    signal_all(&process, Signal::STOP);
+    let mut umount = start(&stage, "umount disk");
+    let mut told = String::new();
+    BufReader::new(umount.stdout.as_mut().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.contains(&format!("`kill -KILL {}` ends it if it hangs", process[0])), "{told}");
+    signal_all(&process, Signal::KILL);
+    server.signal(Signal::CONT);
+    let (printed, code) = ended(umount);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("what had not been flushed is lost"), "{printed}");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    stage.longhaul("mount disk");
+    assert_eq!(fs::read_to_string(stage.mnt().join("stable")).unwrap(), "kept");
+    stage.longhaul("umount disk");
     assert!(server.stop().success());
 }
