@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use host::link::{Batch, Ethernet, EthernetOptions, Link, Udp};
+use host::link::{Batch, Ecn, Ethernet, EthernetOptions, Link, Udp};
 
 const TYPE: u16 = 0x88B5;
 const BATCH: usize = 64;
@@ -84,7 +84,7 @@ fn flood(sender: &mut Link, receiver: &mut Link, len: usize, time: Duration) {
             while !stop.load(Ordering::Relaxed) {
                 let mut sum = 0_u64;
                 let count = receiver
-                    .recv_batch(&mut |_, packet| sum += u64::from(packet[0] == 7))
+                    .recv_batch(&mut |_, _, packet| sum += u64::from(packet[0] == 7))
                     .expect("the link works");
                 received.fetch_add(sum, Ordering::Relaxed);
                 if count == 0 {
@@ -94,7 +94,9 @@ fn flood(sender: &mut Link, receiver: &mut Link, len: usize, time: Duration) {
         });
         let mut batch = Batch::default();
         while start.elapsed() < time {
-            (0..BATCH).for_each(|_| batch.push(to, |buffer| buffer.resize(buffer.len() + len, 7)));
+            (0..BATCH).for_each(|_| {
+                batch.push(to, Ecn::NotEct, |buffer| buffer.resize(buffer.len() + len, 7))
+            });
             while let Err(error) = sending.send_batch(&mut batch) {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
                 waits += 1;
@@ -123,9 +125,9 @@ fn ping(mut near: Link, mut far: Link, len: usize) {
         scope.spawn(|| {
             let mut batch = Batch::default();
             while !stop.load(Ordering::Relaxed) {
-                far.recv_batch(&mut |from, packet| {
+                far.recv_batch(&mut |from, _, packet| {
                     if packet[0] == 8 {
-                        batch.push(from, |buffer| buffer.extend_from_slice(packet));
+                        batch.push(from, Ecn::NotEct, |buffer| buffer.extend_from_slice(packet));
                     }
                 })
                 .expect("the link works");
@@ -135,11 +137,11 @@ fn ping(mut near: Link, mut far: Link, len: usize) {
         let mut batch = Batch::default();
         for _ in 0..ROUND_TRIPS {
             let start = Instant::now();
-            batch.push(to, |buffer| buffer.resize(buffer.len() + len, 8));
+            batch.push(to, Ecn::NotEct, |buffer| buffer.resize(buffer.len() + len, 8));
             while near.sender().send_batch(&mut batch).is_err() {}
             let mut count = 0;
             while count == 0 && start.elapsed() < Duration::from_millis(100) {
-                count = near.recv_batch(&mut |_, _| ()).expect("the link works");
+                count = near.recv_batch(&mut |_, _, _| ()).expect("the link works");
             }
             times.push(start.elapsed());
         }

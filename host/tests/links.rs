@@ -7,7 +7,9 @@ use std::process::Command;
 use std::task::Poll;
 use std::thread;
 
-use host::link::{Address, AsyncLink, Batch, Ethernet, EthernetOptions, Link, Mac, OpenError, Udp};
+use host::link::{
+    Address, AsyncLink, Batch, Ecn, Ethernet, EthernetOptions, Link, Mac, OpenError, Udp,
+};
 
 /// IEEE 802 local experimental EtherType 1.
 const TYPE: u16 = 0x88B5;
@@ -57,7 +59,7 @@ fn packet(number: usize, len: usize) -> Vec<u8> {
 fn receive(link: &mut Link, count: usize) -> Vec<(Address, Vec<u8>)> {
     let mut received = Vec::new();
     while received.len() < count {
-        let each = &mut |from, packet: &mut [u8]| received.push((from, packet.to_vec()));
+        let each = &mut |from, _, packet: &mut [u8]| received.push((from, packet.to_vec()));
         link.recv_batch(each).unwrap();
         thread::yield_now();
     }
@@ -67,7 +69,7 @@ fn receive(link: &mut Link, count: usize) -> Vec<(Address, Vec<u8>)> {
 fn send(link: &mut Link, to: Address, packets: &[Vec<u8>]) {
     let mut batch = Batch::default();
     for packet in packets {
-        batch.push(to, |buffer| buffer.extend_from_slice(packet));
+        batch.push(to, Ecn::NotEct, |buffer| buffer.extend_from_slice(packet));
     }
     while let Err(error) = link.sender().send_batch(&mut batch) {
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
@@ -96,6 +98,27 @@ fn exchange(mut near: Link, mut far: Link) {
 #[test]
 fn udp_packets_arrive_as_they_were_sent() {
     exchange(udp(), udp());
+}
+
+/// Also of packets that the kernel sends, and hands over, as segments of one piece.
+#[test]
+fn codepoints_of_udp_packets_arrive() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let bind = || Link::from(Udp::bind(address.parse().unwrap()).unwrap());
+        let (near, mut far) = (bind(), bind());
+        let all = [Ecn::Ect0, Ecn::Ect0, Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::NotEct, Ecn::Ect1];
+        let mut batch = Batch::default();
+        for ecn in all {
+            batch.push(far.sender().local(), ecn, |buffer| buffer.extend(packet(1, 1200)));
+        }
+        near.sender().send_batch(&mut batch).unwrap();
+        let mut received = Vec::new();
+        while received.len() < all.len() {
+            far.recv_batch(&mut |_, ecn, _| received.push(ecn)).unwrap();
+            thread::yield_now();
+        }
+        assert_eq!(received, all, "{address}");
+    }
 }
 
 #[test]
@@ -131,7 +154,7 @@ fn ethernet_broadcast_reaches_the_other_end() {
         let [mut near, mut far] = veth_ends();
         send(&mut near, Mac::BROADCAST.into(), &[packet(1, 100)]);
         assert_eq!(receive(&mut far, 1), [(near.sender().local(), packet(1, 100))]);
-        let none = near.recv_batch(&mut |_, _| panic!("its own packet came back")).unwrap();
+        let none = near.recv_batch(&mut |_, _, _| panic!("its own packet came back")).unwrap();
         assert_eq!(none, 0);
     });
 }
@@ -169,7 +192,7 @@ fn ethernet_packets_beyond_the_ring_are_counted_as_overrun() {
         // What veth hands over it hands over before the sender goes on, but for what its own thread still has.
         let mut received = receive(&mut far, 1).len();
         while (received as u64) + far.losses().overrun < 200 {
-            received += far.recv_batch(&mut |_, _| ()).unwrap();
+            received += far.recv_batch(&mut |_, _, _| ()).unwrap();
         }
         assert!(far.losses().overrun > 0, "{received}");
         send(&mut near, far.sender().local(), &[packet(7, 77)]);
@@ -184,7 +207,7 @@ fn ethernet_interface_that_went_down_is_used_again_when_it_is_up() {
         ip("link set near down");
         send(&mut near, far.sender().local(), &[packet(1, 100)]);
         assert_eq!(near.losses().refused, 1);
-        near.recv_batch(&mut |_, _| panic!("nothing was sent")).unwrap();
+        near.recv_batch(&mut |_, _, _| panic!("nothing was sent")).unwrap();
         ip("link set near up");
         send(&mut near, far.sender().local(), &[packet(2, 100)]);
         assert_eq!(receive(&mut far, 1)[0].1, packet(2, 100));
@@ -220,19 +243,21 @@ async fn task_is_woken_by_a_packet_and_sends_a_batch() {
     let receiving = tokio::spawn(async move {
         let mut received = Vec::new();
         while received.len() < 100 {
-            let each = &mut |_, packet: &mut [u8]| received.push(packet.to_vec());
+            let each = &mut |_, _, packet: &mut [u8]| received.push(packet.to_vec());
             poll_fn(|cx| far.poll_recv(cx, each)).await.unwrap();
         }
         received
     });
     tokio::task::yield_now().await;
     let mut batch = Batch::default();
-    (0..100).for_each(|number| batch.push(to, |buffer| buffer.extend(packet(number, 1200))));
+    (0..100).for_each(|number| {
+        batch.push(to, Ecn::NotEct, |buffer| buffer.extend(packet(number, 1200)))
+    });
     near.sender().send(&mut batch).await.unwrap();
     let sent = (0..100).map(|number| packet(number, 1200));
     assert!(receiving.await.unwrap().into_iter().eq(sent));
     poll_fn(|cx| {
-        assert!(near.poll_recv(cx, &mut |_, _| panic!("nothing was sent")).is_pending());
+        assert!(near.poll_recv(cx, &mut |_, _, _| panic!("nothing was sent")).is_pending());
         Poll::Ready(())
     })
     .await;

@@ -8,6 +8,8 @@ mod checksum;
 mod ciphers;
 #[path = "hyperscsi/compression.rs"]
 mod compression;
+#[path = "hyperscsi/ecn.rs"]
+mod ecn;
 #[path = "hyperscsi/golden.rs"]
 mod golden;
 #[path = "hyperscsi/levels.rs"]
@@ -385,8 +387,8 @@ fn every_opcode_and_length_from_a_stranger_gets_no_byte() {
                 if len >= 4 {
                     packet[24..28].copy_from_slice(&[1 + code % 2, 0, 0, 0]);
                 }
-                net.server.handle_packet(net.now, endpoint(666), &mut packet.clone());
-                net.client.handle_packet(net.now, endpoint(SERVER_PORT), &mut packet);
+                net.server.handle_packet(net.now, endpoint(666), Ecn::NotEct, &mut packet.clone());
+                net.client.handle_packet(net.now, endpoint(SERVER_PORT), Ecn::NotEct, &mut packet);
                 assert_eq!(net.server.poll_transmit(net.now), None, "{code:#x} {sec} {len}");
                 assert_eq!(net.client.poll_transmit(net.now), None, "{code:#x} {sec} {len}");
                 assert_eq!(net.server.poll_event(), None);
@@ -412,9 +414,9 @@ fn recorded_packets_change_nothing() {
     for (to, bytes) in std::mem::take(&mut net.wiretap) {
         for from in [endpoint(666), net.client_at, endpoint(SERVER_PORT)] {
             if to == endpoint(SERVER_PORT) {
-                net.server.handle_packet(net.now, from, &mut bytes.clone());
+                net.server.handle_packet(net.now, from, Ecn::NotEct, &mut bytes.clone());
             } else {
-                net.client.handle_packet(net.now, from, &mut bytes.clone());
+                net.client.handle_packet(net.now, from, Ecn::NotEct, &mut bytes.clone());
             }
             assert_eq!(net.server.poll_event(), None);
             assert_eq!(net.client.poll_event(), None);

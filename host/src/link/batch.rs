@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Address;
+use super::{Address, Ecn};
 
 /// Every interface with IPv6 carries packets of 1280 bytes (RFC 8200, 5), less the headers of IPv6 and UDP.
 const FITS_ANYWHERE: usize = 1232;
@@ -21,6 +21,8 @@ pub struct Batch {
 pub struct Packet {
     /// Where it goes.
     pub to: Address,
+    /// What its IP header says about ECN, if it has one.
+    pub ecn: Ecn,
     start: usize,
     end: usize,
 }
@@ -45,10 +47,10 @@ impl Packet {
 
 impl Batch {
     /// Adds the packet that `write` appends to the buffer; none if it appends nothing.
-    pub fn push(&mut self, to: Address, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn push(&mut self, to: Address, ecn: Ecn, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         write(&mut self.bytes);
-        self.close(to, start);
+        self.close(to, ecn, start);
     }
 
     /// The buffer, for packets that somebody appends who learns only then where they go; [`close`](Self::close) makes a
@@ -58,10 +60,10 @@ impl Batch {
     }
 
     /// What the buffer holds from `start` on is a packet.
-    pub fn close(&mut self, to: Address, start: usize) {
+    pub fn close(&mut self, to: Address, ecn: Ecn, start: usize) {
         let end = self.bytes.len();
         if start < end {
-            self.packets.push(Packet { to, start, end });
+            self.packets.push(Packet { to, ecn, start, end });
         }
     }
 
@@ -102,8 +104,8 @@ impl Batch {
         }
     }
 
-    /// How many of those that wait can leave as the segments of one piece: they go to one address and are equally long,
-    /// but for the last, which may be shorter. A piece whose segments are too long for the interface is refused as a whole; so a
+    /// How many of those that wait can leave as the segments of one piece: they go to one address with one
+    /// codepoint, and are equally long, but for the last, which may be shorter. A piece whose segments are too long for the interface is refused as a whole; so a
     /// single long packet, which may be a probe of that, takes no shorter one with it.
     pub(super) fn segments(&self, most: usize, bytes_most: usize) -> usize {
         let mut waiting = self.waiting().iter();
@@ -111,7 +113,8 @@ impl Batch {
         let (mut count, mut bytes, mut is_open) = (1, first.len(), true);
         for packet in waiting {
             bytes += packet.len();
-            let fits = packet.to == first.to && packet.len() <= first.len() && bytes <= bytes_most;
+            let goes_with = (packet.to, packet.ecn) == (first.to, first.ecn);
+            let fits = goes_with && packet.len() <= first.len() && bytes <= bytes_most;
             let is_equal = packet.len() == first.len();
             let is_behind_probe = count == 1 && !is_equal && first.len() > FITS_ANYWHERE;
             if !is_open || !fits || is_behind_probe || count >= most {
@@ -134,7 +137,7 @@ mod tests {
         let mut batch = Batch::default();
         for (port, len) in packets {
             let to = SocketAddr::from(([127, 0, 0, 1], *port));
-            batch.push(to.into(), |buffer| buffer.resize(buffer.len() + len, 7));
+            batch.push(to.into(), Ecn::NotEct, |buffer| buffer.resize(buffer.len() + len, 7));
         }
         batch
     }
@@ -155,6 +158,16 @@ mod tests {
         for (packets, expected) in rows {
             assert_eq!(batch(packets).segments(4, 6000), expected, "{packets:?}");
         }
+    }
+
+    #[test]
+    fn segments_have_one_codepoint() {
+        let mut batch = Batch::default();
+        let to = SocketAddr::from(([127, 0, 0, 1], 1));
+        for ecn in [Ecn::Ect0, Ecn::Ect0, Ecn::NotEct, Ecn::Ect0] {
+            batch.push(to.into(), ecn, |buffer| buffer.resize(buffer.len() + 100, 7));
+        }
+        assert_eq!(batch.segments(4, 6000), 2);
     }
 
     #[test]

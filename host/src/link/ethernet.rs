@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::packet_ring::{PacketRing, set};
-use super::{Address, Batch, Losses, Mac};
+use super::packet_ring::PacketRing;
+use super::socket_option::set;
+use super::{Address, Batch, Ecn, Losses, Mac};
 
 /// Packets that one system call sends.
 const SENT_AT_ONCE: usize = 96;
@@ -86,7 +87,7 @@ impl Ethernet {
         let mtu = mtu(&socket, interface).map_err(failed)?;
         set_send_buffer(&socket).map_err(failed)?;
         if options.bypass_queue {
-            set(&socket, libc::PACKET_QDISC_BYPASS, &1_i32).map_err(failed)?;
+            set(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32).map_err(failed)?;
         }
         // Before it is bound, so that nothing comes by another way.
         let ring = PacketRing::new(&socket, mtu, options.ring).map_err(failed)?;
@@ -116,7 +117,7 @@ impl Ethernet {
 
     pub(super) fn recv_batch(
         &mut self,
-        each: &mut dyn FnMut(Address, &mut [u8]),
+        each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
     ) -> io::Result<usize> {
         let count = self.receive(each);
         if count == 0 {
@@ -126,9 +127,9 @@ impl Ethernet {
     }
 
     /// Hands over what is in the ring.
-    pub(super) fn receive(&mut self, each: &mut dyn FnMut(Address, &mut [u8])) -> usize {
+    pub(super) fn receive(&mut self, each: &mut dyn FnMut(Address, Ecn, &mut [u8])) -> usize {
         self.ring.receive(RECEIVED_AT_ONCE, &mut |from, packet| {
-            each(Address::Ethernet(from), packet);
+            each(Address::Ethernet(from), Ecn::NotEct, packet);
         })
     }
 

@@ -8,8 +8,10 @@
 
 mod address;
 mod batch;
+mod ecn;
 mod ethernet;
 mod packet_ring;
+mod socket_option;
 mod udp;
 
 use std::io;
@@ -21,6 +23,7 @@ use tokio::io::unix::AsyncFd;
 
 pub use address::{Address, Mac, ParseMacError};
 pub use batch::{Batch, Packet};
+pub use ecn::Ecn;
 use ethernet::EthernetSocket;
 pub use ethernet::{Ethernet, EthernetOptions, OpenError};
 pub use udp::Udp;
@@ -47,7 +50,10 @@ impl Link {
 
     /// Hands over packets that have arrived, and says how many: none if there are none now. Bounded, so that sending has
     /// its turn. What lies behind the end of a packet as it was sent may be padding of the link.
-    pub fn recv_batch(&mut self, each: &mut dyn FnMut(Address, &mut [u8])) -> io::Result<usize> {
+    pub fn recv_batch(
+        &mut self,
+        each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
+    ) -> io::Result<usize> {
         match self {
             Self::Ethernet(link) => link.recv_batch(each),
             Self::Udp(link) => link.recv_batch(each),
@@ -164,7 +170,7 @@ impl AsyncLink {
 
     /// Hands over what has arrived, asked of the link and not of the runtime; how many packets that are. An error is left to
     /// [`poll_recv`](Self::poll_recv), which finds it if it stays.
-    pub fn receive_now(&mut self, each: &mut dyn FnMut(Address, &mut [u8])) -> usize {
+    pub fn receive_now(&mut self, each: &mut dyn FnMut(Address, Ecn, &mut [u8])) -> usize {
         match &mut self.link {
             // No system call: an error is not taken either.
             Link::Ethernet(link) => link.receive(each),
@@ -176,7 +182,7 @@ impl AsyncLink {
     pub fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
-        each: &mut dyn FnMut(Address, &mut [u8]),
+        each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
     ) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.sender.0.poll_read_ready(cx))?;

@@ -5,13 +5,14 @@
 //! that long, which is thirty times its round trip; so each frame is handed over by itself.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::Mac;
+use super::socket_option::set;
 
 /// What the kernel writes before the data: its header, the address, and 16 bytes for a link header that is not handed over.
 const OVERHEAD: usize = align(HEADER_LEN + size_of::<libc::sockaddr_ll>()) + 16;
@@ -45,7 +46,12 @@ unsafe impl Send for PacketRing {}
 impl PacketRing {
     /// Gives a packet socket a ring of about `bytes` for packets of at most `mtu` bytes.
     pub(super) fn new(socket: impl AsFd, mtu: usize, bytes: usize) -> io::Result<Self> {
-        set(&socket, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V2 as libc::c_int))?;
+        set(
+            &socket,
+            libc::SOL_PACKET,
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V2 as libc::c_int),
+        )?;
         let frame = align(OVERHEAD + mtu);
         let block = BLOCK.max(frame.next_power_of_two());
         let blocks = bytes.div_ceil(block).max(1);
@@ -57,7 +63,7 @@ impl PacketRing {
             tp_frame_size: frame as u32,
             tp_frame_nr: frames as u32,
         };
-        set(&socket, libc::PACKET_RX_RING, &request)?;
+        set(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
         let memory = unsafe {
@@ -121,19 +127,4 @@ impl Drop for PacketRing {
         // before it could be dropped.
         let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
     }
-}
-
-/// Sets an option of a packet socket.
-pub(super) fn set<T>(socket: impl AsFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the descriptor is borrowed and so open; the kernel reads as many bytes as the value has.
-    let status = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_PACKET,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 
-use super::{Address, Batch, Losses};
+use super::socket_option::set;
+use super::{Address, Batch, Ecn, Losses};
 
 /// What one system call may bring: as many bytes as 64 segments of a usual path have, or few of a longer one.
 const BUFFER: usize = 1 << 16;
@@ -39,6 +40,8 @@ impl Udp {
     pub fn on(socket: UdpSocket) -> io::Result<Self> {
         // It sets the socket to not wait, to report where packets went to, and to set Don't Fragment.
         let state = UdpSocketState::new((&socket).into())?;
+        // It asks for times of arrival too, which leave no room in its buffer for the codepoints of packets that come together.
+        set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0_i32)?;
         if state.may_fragment() {
             return Err(io::Error::other("the system cannot keep IP from cutting packets"));
         }
@@ -57,7 +60,7 @@ impl Udp {
 
     pub(super) fn recv_batch(
         &mut self,
-        each: &mut dyn FnMut(Address, &mut [u8]),
+        each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
     ) -> io::Result<usize> {
         let UdpSender { socket, state, .. } = &*self.socket;
         let mut meta = [RecvMeta::default(); BATCH_SIZE];
@@ -72,9 +75,10 @@ impl Udp {
         let mut count = 0;
         for (buffer, meta) in self.buffers.iter_mut().zip(&meta[..filled]) {
             let from = Address::Ip { remote: meta.addr, local: meta.dst_ip };
+            let ecn = Ecn::of(meta.ecn);
             let len = meta.len.min(buffer.len());
             for packet in buffer[..len].chunks_mut(meta.stride.max(1)) {
-                each(from, packet);
+                each(from, ecn, packet);
                 count += 1;
             }
         }
@@ -129,7 +133,7 @@ impl UdpSender {
         };
         let transmit = Transmit {
             destination: remote,
-            ecn: None,
+            ecn: first.ecn.codepoint(),
             contents: &batch.bytes()[first.range().start..last.range().end],
             segment_size: (count > 1).then_some(first.len()),
             src_ip: local,

@@ -341,10 +341,10 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
             write!(text, "{commands} commands, {bytes} bytes, in flight {}", activity.in_flight);
         for one in &session.paths {
             let PathStatus { path, state, address, rtt_us, window, sent, lost, .. } = one;
-            let PathStatus { packet, forged, epoch, .. } = one;
+            let PathStatus { packet, marked, forged, epoch, .. } = one;
             let _ = write!(
                 text,
-                "\n    path {path} to {} {}: round trip {rtt_us} us, window {} bytes, packets of {packet} bytes, {lost} of {sent} lost, {forged} forged, keys {epoch}",
+                "\n    path {path} to {} {}: round trip {rtt_us} us, window {} bytes, packets of {packet} bytes, {lost} of {sent} lost, {marked} marked, {forged} forged, keys {epoch}",
                 OneLine(address),
                 OneLine(state),
                 Size(*window)

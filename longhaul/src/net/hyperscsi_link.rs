@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use host::link::{self, AsyncLink, AsyncSender, Batch, Losses, Mac};
-use proto::hyperscsi::{Address, Config, Endpoint, LinkId, Outbox, PATHS_MAX};
+use proto::hyperscsi::{Address, Config, Ecn, Endpoint, LinkId, Outbox, PATHS_MAX};
 use proto::time::Time;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -155,7 +155,7 @@ impl Wire {
     pub(crate) fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
-        mut each: impl FnMut(Time, Endpoint, &mut [u8]),
+        mut each: impl FnMut(Time, Endpoint, Ecn, &mut [u8]),
     ) -> io::Result<bool> {
         let (now, locals) = (self.now(), &mut self.locals);
         let mut any = false;
@@ -163,8 +163,8 @@ impl Wire {
             if self.links[at].is_broken {
                 continue;
             }
-            let received = self.links[at].link.poll_recv(cx, &mut |from, packet| {
-                each(now, locals.endpoint(at, from), packet);
+            let received = self.links[at].link.poll_recv(cx, &mut |from, ecn, packet| {
+                each(now, locals.endpoint(at, from), received_ecn(ecn), packet);
             });
             match received {
                 Poll::Ready(Ok(count)) => any |= count > 0,
@@ -177,12 +177,15 @@ impl Wire {
 
     /// Hands over what has arrived, asked of the links and not of the runtime; whether anything has. Errors are left to
     /// [`poll_recv`](Self::poll_recv).
-    pub(crate) fn receive_now(&mut self, mut each: impl FnMut(Time, Endpoint, &mut [u8])) -> bool {
+    pub(crate) fn receive_now(
+        &mut self,
+        mut each: impl FnMut(Time, Endpoint, Ecn, &mut [u8]),
+    ) -> bool {
         let (now, locals) = (self.now(), &mut self.locals);
         let mut any = false;
         for (at, one) in self.links.iter_mut().enumerate().filter(|(_, one)| !one.is_broken) {
-            let count = one.link.receive_now(&mut |from, packet| {
-                each(now, locals.endpoint(at, from), packet);
+            let count = one.link.receive_now(&mut |from, ecn, packet| {
+                each(now, locals.endpoint(at, from), received_ecn(ecn), packet);
             });
             any |= count > 0;
         }
@@ -290,13 +293,31 @@ impl Outbox for Batches<'_> {
         !one.is_full && one.has_room()
     }
 
-    fn push(&mut self, to: Endpoint, write: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn push(&mut self, to: Endpoint, ecn: Ecn, write: &mut dyn FnMut(&mut Vec<u8>)) {
         self.left -= 1;
         let (at, to) = self.locals.address(to);
         let one = &mut self.links[at];
         if one.has_room() {
-            one.batch.push(to, write);
+            one.batch.push(to, sent_ecn(ecn), write);
         }
+    }
+}
+
+const fn received_ecn(ecn: link::Ecn) -> Ecn {
+    match ecn {
+        link::Ecn::NotEct => Ecn::NotEct,
+        link::Ecn::Ect1 => Ecn::Ect1,
+        link::Ecn::Ect0 => Ecn::Ect0,
+        link::Ecn::Ce => Ecn::Ce,
+    }
+}
+
+const fn sent_ecn(ecn: Ecn) -> link::Ecn {
+    match ecn {
+        Ecn::NotEct => link::Ecn::NotEct,
+        Ecn::Ect1 => link::Ecn::Ect1,
+        Ecn::Ect0 => link::Ecn::Ect0,
+        Ecn::Ce => link::Ecn::Ce,
     }
 }
 
@@ -397,7 +418,7 @@ mod tests {
             while outbox.has_room() {
                 let Some(number) = numbers.next() else { return };
                 let to = Endpoint { link: LinkId(number % 2), address };
-                outbox.push(to, &mut |buffer| buffer.push(7));
+                outbox.push(to, Ecn::NotEct, &mut |buffer| buffer.push(7));
             }
         };
         let mut taken = 0;

@@ -168,6 +168,9 @@ pub struct PathStatus {
     pub sent: u64,
     /// Those of them that were lost.
     pub lost: u64,
+    /// Those of them that the client has received with ECN's mark of congestion.
+    #[serde(default)]
+    pub marked: u64,
     /// Packets that came with a wrong tag.
     pub forged: u64,
     /// How often the keys were changed.

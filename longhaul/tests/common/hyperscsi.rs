@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use longhaul::ciphers::AES_FIRST;
 use proto::hyperscsi::{
-    Address, Client, ClientEvent, Command, Config, Device, Ended, Endpoint, Handle, LinkId, Remote,
-    Reply, RequestId, SITE_KEY_LEN, SiteKey, TaskAttribute, TaskFunction, TaskResponse,
+    Address, Client, ClientEvent, Command, Config, Device, Ecn, Ended, Endpoint, Handle, LinkId,
+    Remote, Reply, RequestId, SITE_KEY_LEN, SiteKey, TaskAttribute, TaskFunction, TaskResponse,
 };
 use proto::identity::Identity;
 use proto::time::Time;
@@ -121,7 +121,7 @@ impl Raw {
             let Ok((len, from)) = received else { return };
             let from = Endpoint { link: LinkId::default(), address: Address::Ip(from) };
             if !(self.is_deaf && buffer[4] == HCBE_REPLY) {
-                self.machine.handle_packet(self.now(), from, &mut buffer[..len]);
+                self.machine.handle_packet(self.now(), from, Ecn::NotEct, &mut buffer[..len]);
             }
         }
     }

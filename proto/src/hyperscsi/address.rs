@@ -4,6 +4,8 @@ use core::net::SocketAddr;
 
 use bytes::Bytes;
 
+use super::ecn::Ecn;
+
 /// A link of this machine, by the number its driver gave it: a socket, or a network interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u16);
@@ -61,8 +63,9 @@ pub trait Outbox {
     /// Whether data are taken that go by this link.
     fn takes(&self, link: LinkId) -> bool;
 
-    /// Takes the packet that `write` appends to a buffer. If there is no room by its link it is lost, as on the way.
-    fn push(&mut self, to: Endpoint, write: &mut dyn FnMut(&mut Vec<u8>));
+    /// Takes the packet that `write` appends to a buffer, to be sent with this codepoint if its link has any. If there is no room
+    /// by its link it is lost, as on the way.
+    fn push(&mut self, to: Endpoint, ecn: Ecn, write: &mut dyn FnMut(&mut Vec<u8>));
 }
 
 /// Takes one packet.
@@ -78,10 +81,10 @@ impl Outbox for OnePacket {
         true
     }
 
-    fn push(&mut self, to: Endpoint, write: &mut dyn FnMut(&mut Vec<u8>)) {
+    fn push(&mut self, to: Endpoint, ecn: Ecn, write: &mut dyn FnMut(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         write(&mut bytes);
-        self.0 = Some(Transmit { to, bytes: bytes.into() });
+        self.0 = Some(Transmit { to, ecn, bytes: bytes.into() });
     }
 }
 
@@ -90,13 +93,20 @@ impl Outbox for OnePacket {
 pub struct Transmit {
     /// Where it goes.
     pub to: Endpoint,
+    /// What its IP header says about ECN, if it has one.
+    pub ecn: Ecn,
     /// Its bytes.
     pub bytes: Bytes,
 }
 
 impl Transmit {
+    /// One without ECN.
+    pub(super) const fn new(to: Endpoint, bytes: Bytes) -> Self {
+        Self { to, ecn: Ecn::NotEct, bytes }
+    }
+
     /// Puts it into an outbox.
     pub(super) fn push(&self, outbox: &mut dyn Outbox) {
-        outbox.push(self.to, &mut |buffer| buffer.extend_from_slice(&self.bytes));
+        outbox.push(self.to, self.ecn, &mut |buffer| buffer.extend_from_slice(&self.bytes));
     }
 }

@@ -27,6 +27,7 @@ use super::command::{
 };
 use super::compression::Compression;
 use super::config::{Config, Fill, Random, Remote, Terms};
+use super::ecn::Ecn;
 use super::ended::Ended;
 use super::keys::SiteKeys;
 use super::noise::{Noise, Part};
@@ -226,7 +227,7 @@ impl Client {
     }
 
     /// Takes a packet, which is decrypted in place.
-    pub fn handle_packet(&mut self, now: Time, from: Endpoint, packet: &mut [u8]) {
+    pub fn handle_packet(&mut self, now: Time, from: Endpoint, ecn: Ecn, packet: &mut [u8]) {
         let Some(header) = Header::parse(packet) else { return };
         if !header.from_server {
             return;
@@ -245,7 +246,7 @@ impl Client {
         if header.sec == Sec::Handshake {
             self.handle_setup(now, header.opcode, body);
         } else {
-            self.handle_sealed(now, from, &header, packet);
+            self.handle_sealed(now, from, (&header, ecn), packet);
         }
         self.settle(now);
     }
@@ -332,7 +333,13 @@ impl Client {
         })
     }
 
-    fn handle_sealed(&mut self, now: Time, from: Endpoint, header: &Header, packet: &mut [u8]) {
+    fn handle_sealed(
+        &mut self,
+        now: Time,
+        from: Endpoint,
+        (header, ecn): (&Header, Ecn),
+        packet: &mut [u8],
+    ) {
         let State::Running(running) = &mut self.state else { return };
         let (packet, random) = ((header, packet), &mut self.random);
         let Some(body) = running.transport.open(now, from, packet, random) else { return };
@@ -367,7 +374,7 @@ impl Client {
             }
         };
         if taken {
-            running.transport.received(now, header);
+            running.transport.received(now, header, ecn);
         } else {
             running.transport.dropped(header);
         }
@@ -426,7 +433,7 @@ impl Client {
                 starting.next = now + starting.interval;
                 starting.interval = (starting.interval * 2).min(START_LAST);
                 let bytes = starting.start.packet().into();
-                self.transmits.push_back(Transmit { to: self.endpoint, bytes });
+                self.transmits.push_back(Transmit::new(self.endpoint, bytes));
             }
             State::Starting(_) | State::Ended => {}
             State::Running(running) => {
@@ -611,15 +618,14 @@ impl Running {
         {
             let bytes = proof.clone();
             let first = self.transport.paths().next();
-            packets.extend(first.map(|path| Transmit { to: path.endpoint, bytes }));
+            packets.extend(first.map(|path| Transmit::new(path.endpoint, bytes)));
             *next = again;
         }
         let backoff = self.transport.backoff();
         if backoff >= RESET_AFTER && backoff > self.asked && self.proof.is_none() {
             let bytes = self.reset_query(cid, site, random);
             let queries = self.transport.paths();
-            packets
-                .extend(queries.map(|path| Transmit { to: path.endpoint, bytes: bytes.clone() }));
+            packets.extend(queries.map(|path| Transmit::new(path.endpoint, bytes.clone())));
         }
         self.asked = backoff;
         if self.blocked.is_some_and(|at| now >= at) {

@@ -155,6 +155,9 @@ pub struct Config {
     pub checksum: bool,
     /// Packets of a window that is acknowledged as a whole (spec, 9.2), if the peer has such too; each packet by itself if not.
     pub window: Option<NonZeroU16>,
+    /// The driver sends packets over IP with the ECN codepoint that it is given, and tells those of packets that come: congestion
+    /// control uses it (spec, 9.3), if the peer does it too.
+    pub ecn: bool,
     /// The lowest level at which a client uses a device.
     pub least: Level,
     /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
@@ -218,6 +221,7 @@ impl Config {
             codecs: &[],
             checksum: false,
             window: None,
+            ecn: true,
             least: Level::default(),
             place: Box::default(),
         }
@@ -230,6 +234,7 @@ impl Config {
             packet_max: mtu,
             packet_first: mtu.min(PACKET_ETHERNET),
             timing: Timing::ETHERNET,
+            ecn: false,
             ..Self::ip(identity, site_key, ciphers)
         }
     }

@@ -11,8 +11,8 @@ use super::codec::{
 use super::command::{Command, Device, Handle, Level, Reply, TaskAttribute};
 use super::compression::{Compression, run_length};
 use super::{
-    Address, Ciphers, Client, ClientEvent, Config, DATA_MAX, Endpoint, Fill, LinkId, PORT, Remote,
-    SITE_KEY_LEN, Server, ServerEvent, SiteKey,
+    Address, Ciphers, Client, ClientEvent, Config, DATA_MAX, Ecn, Endpoint, Fill, LinkId, PORT,
+    Remote, SITE_KEY_LEN, Server, ServerEvent, SiteKey,
 };
 use crate::identity::Identity;
 use crate::scsi::status::Status;
@@ -24,10 +24,11 @@ pub fn packet(bytes: &[u8]) {
         let again = header.emit();
         assert_eq!(Header::parse(&[&again[..], &bytes[HEADER_LEN..]].concat()), Some(header));
     }
-    if let Some(ack) = AckFrame::parse(bytes) {
+    for has_ecn in [false, true] {
+        let Some(ack) = AckFrame::parse(bytes, has_ecn) else { continue };
         let mut pairs = ack.ranges.windows(2);
         assert!(pairs.all(|pair| pair[1].end() + 1 < *pair[0].start()));
-        let again = AckFrame::parse(&ack.emit()).expect("it was written here");
+        let again = AckFrame::parse(&ack.emit(), has_ecn).expect("it was written here");
         assert!(ack.ranges.starts_with(&again.ranges));
     }
     if let Some((fragment, payload)) = Fragment::parse(bytes) {
@@ -151,9 +152,9 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
             for _ in 0..copies {
                 if to_server {
                     let from = if to == second.1 { second.0 } else { endpoint(1111) };
-                    server.handle_packet(now, from, &mut bytes.clone());
+                    server.handle_packet(now, from, Ecn::NotEct, &mut bytes.clone());
                 } else {
-                    client.handle_packet(now, endpoint(PORT), &mut bytes.clone());
+                    client.handle_packet(now, endpoint(PORT), Ecn::NotEct, &mut bytes.clone());
                 }
             }
         }

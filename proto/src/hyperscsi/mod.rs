@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! loop {
-//!     received:   machine.handle_packet(now, Endpoint { link, address }, &mut bytes)
+//!     received:   machine.handle_packet(now, Endpoint { link, address }, ecn, &mut bytes)
 //!     due:        machine.handle_timeout(now)
 //!     requests:   client.submit(now, command)      server.complete(now, connection, request, reply)
 //!     then:       while let Some(event) = machine.poll_event() { .. }
@@ -27,6 +27,7 @@ mod command;
 mod compression;
 mod config;
 mod congestion;
+mod ecn;
 mod ended;
 mod epochs;
 mod incoming;
@@ -60,6 +61,7 @@ pub use config::{
     Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, PATHS_MAX, Remote, SITE_KEY_LEN, SLOTS,
     SiteKey, Terms, Timing,
 };
+pub use ecn::Ecn;
 pub use ended::Ended;
 pub use path::{PathState, PathStats};
 pub use server::{ChangeStep, ConnectionId, Server, ServerEvent};

@@ -4,6 +4,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use super::codec::RANGES_MAX;
+use super::ecn::{Ecn, EcnCounts};
 use crate::time::Time;
 
 /// Packets after which an acknowledgement is sent at once.
@@ -28,10 +29,15 @@ pub(super) struct Numbers {
     delay: Duration,
     /// Only what asks for it is acknowledged at once (spec, 9.2).
     by_window: bool,
+    /// What the packets to be acknowledged came with, and whether the last of them had CE.
+    ecn: EcnCounts,
+    was_marked: bool,
+    /// One had CE, which is to be told at once.
+    is_marked: bool,
 }
 
 impl Numbers {
-    pub(super) const fn new(delay: Duration, by_window: bool) -> Self {
+    pub(super) fn new(delay: Duration, by_window: bool) -> Self {
         Self {
             ranges: Vec::new(),
             highest_at: Time::ZERO,
@@ -41,11 +47,14 @@ impl Numbers {
             hurried: 0,
             delay,
             by_window,
+            ecn: EcnCounts::default(),
+            was_marked: false,
+            is_marked: false,
         }
     }
 
     /// A packet has come; `wants` says whether it is to be acknowledged, and at once.
-    pub(super) fn add(&mut self, now: Time, number: u64, wants: Option<bool>) {
+    pub(super) fn add(&mut self, now: Time, number: u64, wants: Option<bool>, ecn: Ecn) {
         let highest = self.ranges.first().map(|range| *range.end());
         let in_order = highest.map_or(number == 0, |highest| number == highest + 1);
         if highest.is_none_or(|highest| number > highest) {
@@ -58,9 +67,24 @@ impl Numbers {
         let is_behind_gap = in_order && self.hurried > 0;
         self.hurried = if in_order { self.hurried.saturating_sub(1) } else { BEHIND_GAP };
         let hurries = !in_order || is_behind_gap || self.wanting >= PACKETS;
-        let hurries = at_once || hurries && !self.by_window;
+        let begins = self.count(ecn);
+        let hurries = at_once || begins || hurries && !self.by_window;
         let at = if hurries { now } else { late };
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Counts a codepoint; whether congestion begins by it, which is told at once (spec, 9.3).
+    fn count(&mut self, ecn: Ecn) -> bool {
+        self.ecn.add(ecn);
+        let was_marked = core::mem::replace(&mut self.was_marked, ecn == Ecn::Ce);
+        let begins = self.was_marked && !was_marked;
+        self.is_marked |= begins;
+        begins
+    }
+
+    /// What the packets to be acknowledged came with.
+    pub(super) const fn ecn(&self) -> EcnCounts {
+        self.ecn
     }
 
     fn insert(&mut self, number: u64) {
@@ -96,8 +120,8 @@ impl Numbers {
             return;
         }
         self.wanting = self.wanting.saturating_sub(packets);
-        // That a packet is missing is told in any case.
-        if self.wanting == 0 && self.hurried == 0 {
+        // That a packet is missing, or was marked, is told in any case.
+        if self.wanting == 0 && self.hurried == 0 && !self.is_marked {
             self.due = None;
         }
     }
@@ -114,7 +138,7 @@ impl Numbers {
 
     /// The ranges of an acknowledgement that is sent now, and how old the highest number is.
     pub(super) fn take(&mut self, now: Time) -> (Vec<RangeInclusive<u64>>, Duration) {
-        self.due = None;
+        (self.due, self.is_marked) = (None, false);
         self.wanting = 0;
         self.sent += 1;
         (self.ranges.clone(), now - self.highest_at)
@@ -142,11 +166,31 @@ mod tests {
         for (number, at_once) in
             [(0, false), (1, false), (3, true), (4, true), (5, true), (6, false)]
         {
-            kept.add(Time::ZERO, number, Some(false));
+            kept.add(Time::ZERO, number, Some(false), Ecn::NotEct);
             let due = kept.due().unwrap();
             assert_eq!(due == Time::ZERO, at_once, "{number}");
             kept.take(Time::ZERO);
         }
+    }
+
+    /// Spec, 9.3: not each of many, and also if a reply has acknowledged the packet.
+    #[test]
+    fn first_mark_of_several_is_told_at_once() {
+        let mut kept = Numbers::new(Duration::from_millis(5), false);
+        for (number, ecn, at_once) in [
+            (0, Ecn::Ect0, false),
+            (1, Ecn::Ce, true),
+            (2, Ecn::Ce, false),
+            (3, Ecn::Ect0, false),
+            (4, Ecn::Ce, true),
+        ] {
+            let since = kept.sent();
+            kept.add(Time::ZERO, number, Some(false), ecn);
+            kept.implied(since, 1);
+            assert_eq!(kept.due(), at_once.then_some(Time::ZERO), "{number}");
+            kept.take(Time::ZERO);
+        }
+        assert_eq!(kept.ecn(), EcnCounts { ect0: 2, ect1: 0, ce: 3 });
     }
 
     proptest! {
@@ -155,7 +199,7 @@ mod tests {
             let mut kept = Numbers::new(Duration::ZERO, false);
             let (mut all, mut was_full) = (BTreeSet::new(), false);
             for number in numbers {
-                kept.add(Time::ZERO, number, None);
+                kept.add(Time::ZERO, number, None, Ecn::NotEct);
                 all.insert(number);
                 was_full |= kept.ranges.len() == RANGES_MAX;
             }

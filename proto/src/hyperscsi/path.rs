@@ -3,9 +3,10 @@
 use core::num::NonZeroU16;
 use core::time::Duration;
 
-use super::address::{Endpoint, LinkId};
+use super::address::{Address, Endpoint, LinkId};
 use super::config::{CongestionControl, PATHS_MAX, Timing};
 use super::congestion::{self, Acked, Congestion};
+use super::ecn::{Ecn, PathEcn};
 use super::numbers::Numbers;
 use super::pacer::Pacer;
 use super::path_mtu::PathMtu;
@@ -77,6 +78,8 @@ pub struct PathStats {
     pub sent: u64,
     /// Those of them that were lost.
     pub lost: u64,
+    /// Those of them that the peer has received with ECN's mark of congestion.
+    pub marked: u64,
     /// Packets that came with a wrong tag, by whatever path.
     pub forged: u64,
     /// The number of the keys.
@@ -94,6 +97,15 @@ pub(super) struct Profile {
     pub(super) packets: (u16, u16),
     /// Packets of a window that is acknowledged as a whole.
     pub(super) window: Option<NonZeroU16>,
+    /// Acknowledgements count what packets came with.
+    pub(super) ecn: bool,
+}
+
+impl Profile {
+    /// Whether ECN may be used on the way to an address: Ethernet has none.
+    const fn has_ecn(&self, endpoint: Endpoint) -> bool {
+        self.ecn && matches!(endpoint.address, Address::Ip(_))
+    }
 }
 
 /// An address that is being proven (spec, 14).
@@ -162,6 +174,7 @@ pub(super) struct Path {
     pub(super) numbers: Numbers,
     pub(super) recovery: Recovery,
     congestion: Box<dyn Congestion>,
+    ecn: PathEcn,
     pacer: Pacer,
     mtu: PathMtu,
     window: Option<WholeWindow>,
@@ -180,7 +193,7 @@ impl Path {
         (number, endpoint, state): (u8, Endpoint, PathState),
         profile: Profile,
     ) -> Self {
-        let Profile { timing, peer_delay, control, packets, window } = profile;
+        let Profile { timing, peer_delay, control, packets, window, .. } = profile;
         let mtu = PathMtu::new(packets);
         let packet = mtu.current();
         Self {
@@ -193,6 +206,7 @@ impl Path {
             numbers: Numbers::new(timing.ack_delay, window.is_some()),
             recovery: Recovery::new(Rtt::new(timing, peer_delay)),
             congestion: congestion::new(control, packet),
+            ecn: PathEcn::new(profile.has_ecn(endpoint)),
             pacer: Pacer::new(now, packet),
             mtu,
             window: window.map(WholeWindow::new),
@@ -227,8 +241,26 @@ impl Path {
         if let Some(window) = &mut self.window {
             window.on_sent(&content, asked);
         }
-        self.recovery.on_sent(now, (number, asked), size, content);
+        let has_ect = self.ecn(&content) == Ecn::Ect0;
+        if has_ect {
+            self.ecn.on_sent();
+        }
+        self.recovery.on_sent(now, (number, asked), size, (content, has_ect));
         self.pacer.sent(size);
+    }
+
+    /// What a packet with this content is sent with. Where nothing is acknowledged, it may be ECN that is dropped; and probes of
+    /// the MTU are lost for other reasons.
+    pub(super) fn ecn(&self, content: &Content) -> Ecn {
+        let is_used = self.is_answering() && *content != Content::Probe;
+        if is_used { self.ecn.codepoint() } else { Ecn::NotEct }
+    }
+
+    /// A probe time-out has expired.
+    pub(super) fn on_timeout(&mut self) {
+        if self.ecn.on_timeout() {
+            self.recovery.forget_ect();
+        }
     }
 
     /// Whether nothing is overdue.
@@ -324,6 +356,10 @@ impl Path {
 
     /// What an acknowledgement, or a timer, tells of the congestion; as much was in flight before.
     pub(super) fn adapt(&mut self, now: Time, in_flight: u64, outcome: &Outcome) {
+        self.ecn.settled(outcome.ect.0, outcome.ect.1);
+        if outcome.counts.is_some_and(|counts| self.ecn.on_counts(counts, outcome.ect.0)) {
+            self.congestion.on_ce(now, self.recovery.acked_sent(), in_flight);
+        }
         if outcome.acked_bytes > 0 {
             let acked = Acked {
                 bytes: outcome.acked_bytes,
@@ -387,8 +423,10 @@ impl Path {
     }
 
     fn restart(&mut self, now: Time) {
-        let Profile { timing, peer_delay, control, packets, window } = self.profile;
+        let Profile { timing, peer_delay, control, packets, window, .. } = self.profile;
         self.recovery.restart(Rtt::new(timing, peer_delay));
+        self.recovery.forget_ect();
+        self.ecn.restart(self.profile.has_ecn(self.endpoint));
         self.mtu = PathMtu::new(packets);
         let packet = self.packet();
         self.congestion = congestion::new(control, packet);
@@ -470,6 +508,7 @@ impl Path {
             packet: self.packet(),
             sent,
             lost,
+            marked: self.ecn.marked(),
             forged,
             epoch,
         }

@@ -4,7 +4,9 @@ use core::ops::{Range, RangeInclusive};
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::codec::AckFrame;
 use super::congestion::delivery::{Delivery, LostPacket, RateSample, SendState};
+use super::ecn::EcnCounts;
 use super::rtt::Rtt;
 use crate::time::Time;
 
@@ -39,6 +41,8 @@ pub(super) enum Content {
 pub(super) struct Sent {
     state: SendState,
     content: Content,
+    /// It was sent with ECT(0), in the test of the path that counts (spec, 9.3).
+    has_ect: bool,
 }
 
 impl Sent {
@@ -97,6 +101,10 @@ impl InFlight {
         }
     }
 
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
+        self.places.iter_mut().filter_map(|(_, place)| place.as_mut())
+    }
+
     fn iter(&self) -> impl Iterator<Item = (u64, &Sent)> {
         self.places.iter().filter_map(|(number, place)| Some((*number, place.as_ref()?)))
     }
@@ -121,6 +129,10 @@ pub(super) struct Outcome {
     /// The size of the shortest lost packet.
     pub(super) lost_shortest: Option<u64>,
     pub(super) persistent: bool,
+    /// Packets with ECT(0) that were acknowledged, and lost.
+    pub(super) ect: (u64, u64),
+    /// What the peer has counted, if it acknowledges a higher number than before.
+    pub(super) counts: Option<EcnCounts>,
 }
 
 impl Outcome {
@@ -128,6 +140,7 @@ impl Outcome {
         self.acked_bytes += sent.size();
         self.acked_longest = self.acked_longest.max(sent.size());
         self.acked_sent = self.acked_sent.max(sent.at());
+        self.ect.0 += u64::from(sent.has_ect);
         self.acked.push(sent.content);
     }
 }
@@ -140,6 +153,7 @@ pub(super) struct Recovery {
     delivery: Delivery,
     in_flight: u64,
     largest_acked: Option<u64>,
+    acked_sent: Time,
     loss_at: Option<Time>,
     last_sent: Time,
     /// The peer holds back no acknowledgement of the last packet.
@@ -162,6 +176,7 @@ impl Recovery {
             delivery: Delivery::new(),
             in_flight: 0,
             largest_acked: None,
+            acked_sent: Time::ZERO,
             loss_at: None,
             last_sent: Time::ZERO,
             asked: false,
@@ -204,31 +219,28 @@ impl Recovery {
         now: Time,
         (number, asked): (u64, bool),
         size: u64,
-        content: Content,
+        (content, has_ect): (Content, bool),
     ) {
         self.asked = asked;
         let state = self.delivery.on_sent(now, self.in_flight, size);
-        self.sent.push(number, Sent { state, content });
+        self.sent.push(number, Sent { state, content, has_ect });
         self.in_flight += size;
         self.counts.0 += 1;
         self.last_sent = now;
     }
 
     /// Takes an acknowledgement of numbers that were all sent.
-    pub(super) fn on_ack(
-        &mut self,
-        now: Time,
-        ranges: &[RangeInclusive<u64>],
-        held: Duration,
-    ) -> Outcome {
+    pub(super) fn on_ack(&mut self, now: Time, ack: &AckFrame) -> Outcome {
+        let AckFrame { ranges, delay: held, .. } = ack;
         let mut outcome = Outcome::default();
         let largest = ranges.first().map(|range| *range.end());
+        outcome.counts = ack.ecn.filter(|_| largest > self.largest_acked);
         let mut newest = None;
         for range in ranges {
             self.sent.remove(range, |number, sent| {
                 if largest == Some(number) {
-                    outcome.measured = Some(self.rtt.without_delay(now - sent.at(), held));
-                    self.rtt.add(now - sent.at(), held);
+                    outcome.measured = Some(self.rtt.without_delay(now - sent.at(), *held));
+                    self.rtt.add(now - sent.at(), *held);
                     self.measured = Some(now);
                     self.first_measured.get_or_insert(now);
                 }
@@ -274,8 +286,19 @@ impl Recovery {
         outcome
     }
 
+    /// What is in flight belongs to no test of ECN any more.
+    pub(super) fn forget_ect(&mut self) {
+        self.sent.iter_mut().for_each(|sent| sent.has_ect = false);
+    }
+
+    /// When the last of the packets was sent that were acknowledged.
+    pub(super) const fn acked_sent(&self) -> Time {
+        self.acked_sent
+    }
+
     fn delivered(&mut self, newest: Option<SendState>, outcome: &mut Outcome) {
         self.in_flight -= outcome.acked_bytes;
+        self.acked_sent = self.acked_sent.max(outcome.acked_sent);
         if let Some(newest) = newest {
             outcome.sample = self.delivery.sample(newest);
         }
@@ -320,6 +343,7 @@ impl Recovery {
             self.sent.remove(&(number..=number), |_, sent| {
                 self.in_flight -= sent.size();
                 self.counts.1 += 1;
+                outcome.ect.1 += u64::from(sent.has_ect);
                 if sent.content != Content::Probe {
                     times.push((number, sent.at()));
                     outcome.lost_packets.push(self.delivery.on_lost(sent.state));
@@ -410,18 +434,23 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(1);
 
+    fn ack(ranges: &[RangeInclusive<u64>]) -> AckFrame {
+        let (ranges, delay) = (ranges.to_vec(), Duration::ZERO);
+        AckFrame { ranges, delay, max_bytes: 0, max_slots: 0, ecn: None }
+    }
+
     /// Packets of 100 bytes, 10 ms apart, before which one of number 0 was acknowledged after a millisecond, if it is so.
     fn sent(is_measured: bool, count: u64) -> (Recovery, Time) {
         let mut recovery = Recovery::new(Rtt::new(Timing::ETHERNET, Duration::ZERO));
         let mut now = Time::from_origin(Duration::from_secs(1));
-        recovery.on_sent(now, (0, true), 100, Content::Query);
+        recovery.on_sent(now, (0, true), 100, (Content::Query, false));
         now = now + RTT;
         if is_measured {
-            recovery.on_ack(now, &[0..=0], Duration::ZERO);
+            recovery.on_ack(now, &ack(&[0..=0]));
         }
         for number in 1..=count {
             now = now + Duration::from_millis(10);
-            recovery.on_sent(now, (number, true), 100, Content::Query);
+            recovery.on_sent(now, (number, true), 100, (Content::Query, false));
         }
         (recovery, now + RTT)
     }
@@ -438,7 +467,7 @@ mod tests {
         ];
         for (is_measured, acked, expected) in rows {
             let (mut recovery, now) = sent(is_measured, 9);
-            let outcome = recovery.on_ack(now, acked, Duration::ZERO);
+            let outcome = recovery.on_ack(now, &ack(acked));
             assert_eq!(outcome.persistent, expected, "{acked:?}");
         }
     }
@@ -450,7 +479,7 @@ mod tests {
         let (now, guess) = (begun + RTT, Timing::IP.initial_rtt);
         for (numbers, expected) in [(vec![0], RTT), (vec![7, 0], guess), (vec![], guess)] {
             let mut recovery = Recovery::new(Rtt::new(Timing::IP, Duration::ZERO));
-            recovery.on_sent(begun, (0, true), 100, Content::Query);
+            recovery.on_sent(begun, (0, true), 100, (Content::Query, false));
             recovery.imply(now, numbers.into_iter());
             assert_eq!(recovery.rtt.smoothed(), expected);
         }
@@ -466,7 +495,7 @@ mod tests {
         let mut lost = Vec::new();
         for number in 0..100 {
             let now = Time::from_origin(Duration::from_millis(1000 + number));
-            recovery.on_sent(now, (number, false), 100, Content::Query);
+            recovery.on_sent(now, (number, false), 100, (Content::Query, false));
             if number != 20 {
                 let outcome = recovery.imply(now + RTT, core::iter::once(number));
                 lost.extend(outcome.lost_packets.iter().map(|_| number));

@@ -21,6 +21,7 @@ use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood};
 use super::command::{Command, Device, Handle, Level, Reply, Request, TaskFunction, TaskResponse};
 use super::compression::Algorithm;
 use super::config::{Config, Fill, Random, Terms};
+use super::ecn::Ecn;
 use super::ended::Ended;
 use super::path::PathStats;
 use crate::identity::PublicKey;
@@ -150,7 +151,7 @@ impl Server {
     }
 
     /// Takes a packet, which is decrypted in place. What strangers send has no effect.
-    pub fn handle_packet(&mut self, now: Time, from: Endpoint, packet: &mut [u8]) {
+    pub fn handle_packet(&mut self, now: Time, from: Endpoint, ecn: Ecn, packet: &mut [u8]) {
         let Some(header) = Header::parse(packet) else { return };
         if header.from_server {
             return;
@@ -161,7 +162,7 @@ impl Server {
             return;
         }
         let (random, connection) = (&mut self.random, ConnectionId(header.cid));
-        let handle = |it: &mut Session| it.handle_packet(now, from, &header, packet, random);
+        let handle = |it: &mut Session| it.handle_packet(now, from, (&header, ecn), packet, random);
         let Some(arrived) = self.sessions.change(header.cid, handle) else { return };
         self.touched.insert(header.cid);
         self.events.extend(arrived.map(|arrived| arrived.event(connection)));
@@ -186,7 +187,7 @@ impl Server {
         };
         // While the links take nothing they do not pile up: a client asks again.
         if self.transmits.len() < ANSWERS_MAX {
-            self.transmits.extend(answer.map(|bytes| Transmit { to: from, bytes }));
+            self.transmits.extend(answer.map(|bytes| Transmit::new(from, bytes)));
         }
     }
 

@@ -11,6 +11,7 @@ use terms::{Levels, PendingTerms};
 use super::address::{Endpoint, OnePacket, Outbox, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
 use super::config::{Config, Random};
+use super::ecn::Ecn;
 use super::ended::Ended;
 use super::epochs::{Epochs, sealed_len};
 use super::keys::{FORGED_MAX, Root};
@@ -95,6 +96,7 @@ impl Transport {
             control: config.congestion,
             packets: (config.packet_first, options.packet_max),
             window: options.window,
+            ecn: options.ecn,
         };
         Some(Self {
             is_server,
@@ -201,12 +203,12 @@ impl Transport {
     }
 
     /// A valid packet was used.
-    pub(super) fn received(&mut self, now: Time, header: &Header) {
+    pub(super) fn received(&mut self, now: Time, header: &Header, ecn: Ecn) {
         let Some(at) = self.find(header.path) else { return };
         let path = &mut self.paths[at];
         path.replay.mark(header.number);
         let is_acknowledged = is_acknowledged(header.opcode);
-        path.numbers.add(now, header.number, is_acknowledged.then_some(header.ack_now));
+        path.numbers.add(now, header.number, is_acknowledged.then_some(header.ack_now), ecn);
     }
 
     /// A valid packet was dropped, as if it were lost: its sender sends the content again.
@@ -242,7 +244,7 @@ impl Transport {
     }
 
     fn handle_ack(&mut self, now: Time, at: usize, body: &[u8]) {
-        let Some(ack) = AckFrame::parse(body) else {
+        let Some(ack) = AckFrame::parse(body, self.options.ecn) else {
             return self.end(Ended::Violation("a malformed acknowledgement"));
         };
         let path = &mut self.paths[at];
@@ -256,7 +258,7 @@ impl Transport {
             }
         }
         let in_flight = path.recovery.in_flight();
-        let outcome = path.recovery.on_ack(now, &ack.ranges, ack.delay);
+        let outcome = path.recovery.on_ack(now, &ack);
         self.apply(now, at, in_flight, outcome);
     }
 
@@ -380,7 +382,8 @@ impl Transport {
     pub(super) fn disconnect(&mut self, reason: u8) -> Option<Transmit> {
         let (best, mut outbox) = (self.best(), OnePacket::default());
         let header = self.header(best, Opcode::Disconnect);
-        self.seal((header, &[reason, 0, 0, 0]), self.paths[best].endpoint, &mut outbox);
+        let to = (self.paths[best].endpoint, Ecn::NotEct);
+        self.seal((header, &[reason, 0, 0, 0]), to, &mut outbox);
         outbox.0
     }
 
@@ -395,7 +398,7 @@ impl Transport {
     fn seal(
         &mut self,
         (header, body): (Header, &[u8]),
-        to: Endpoint,
+        to: (Endpoint, Ecn),
         outbox: &mut dyn Outbox,
     ) -> Option<u64> {
         let sealed = push(&mut self.epochs, (header, &[body]), to, outbox);
@@ -447,11 +450,13 @@ impl Transport {
     }
 
     fn send_ack(&mut self, now: Time, at: usize, outbox: &mut dyn Outbox) -> Option<u64> {
-        let (ranges, delay) = self.paths[at].numbers.take(now);
+        let numbers = &mut self.paths[at].numbers;
+        let (ranges, delay) = numbers.take(now);
+        let ecn = self.options.ecn.then(|| numbers.ecn());
         let (max_bytes, max_slots) = self.grant;
-        let body = AckFrame { ranges, delay, max_bytes, max_slots }.emit();
+        let body = AckFrame { ranges, delay, max_bytes, max_slots, ecn }.emit();
         let header = self.header(at, Opcode::AckReply);
-        self.seal((header, &body), self.paths[at].endpoint, outbox)
+        self.seal((header, &body), (self.paths[at].endpoint, Ecn::NotEct), outbox)
     }
 
     fn send_control(
@@ -474,7 +479,8 @@ impl Transport {
             return None;
         }
         let header = Header { ack_now: content.is_some(), ..self.header(at, opcode) };
-        let len = self.seal((header, &body), to, outbox)?;
+        let ecn = content.as_ref().map_or(Ecn::NotEct, |content| self.paths[at].ecn(content));
+        let len = self.seal((header, &body), (to, ecn), outbox)?;
         if let Some(content) = content {
             self.paths[at].on_sent(now, (header.number, header.ack_now), len, content);
         }
@@ -511,11 +517,12 @@ impl Transport {
         };
         let [head, data] = message.slices(&part.range);
         let body = [&fragment.emit()[..], head, data];
-        let Some(len) = push(&mut self.epochs, (header, &body), path.endpoint, outbox) else {
+        let content = Content::Fragment { slot, seq: message.seq, range: part.range };
+        let to = (path.endpoint, path.ecn(&content));
+        let Some(len) = push(&mut self.epochs, (header, &body), to, outbox) else {
             self.end(Ended::KeyWornOut);
             return None;
         };
-        let content = Content::Fragment { slot, seq: message.seq, range: part.range };
         path.on_sent(now, (number, header.ack_now), len, content);
         Some(len)
     }
@@ -580,13 +587,13 @@ impl Transport {
 fn push(
     epochs: &mut Epochs,
     (header, body): (Header, &[&[u8]]),
-    to: Endpoint,
+    (to, ecn): (Endpoint, Ecn),
     outbox: &mut dyn Outbox,
 ) -> Option<u64> {
     if epochs.is_worn_out() {
         return None;
     }
-    outbox.push(to, &mut |buffer| epochs.seal(header, body, buffer));
+    outbox.push(to, ecn, &mut |buffer| epochs.seal(header, body, buffer));
     Some(sealed_len(body) as u64)
 }
 
@@ -636,7 +643,7 @@ pub(super) mod tests {
             let (mut client, mut server) = (transport(false), transport(true));
             let header = Header { sec, ..client.header(0, opcode) };
             let mut outbox = OnePacket::default();
-            client.seal((header, &[0; 16]), endpoint(), &mut outbox);
+            client.seal((header, &[0; 16]), (endpoint(), Ecn::NotEct), &mut outbox);
             let packet = outbox.0.unwrap();
             let (mut bytes, header) = (packet.bytes.to_vec(), Header::parse(&packet.bytes));
             let packet = (&header.unwrap(), &mut bytes[..]);

@@ -60,26 +60,60 @@ fn plain(_: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
 
 /// What the link is like in each direction.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+pub(super) struct Link {
     /// Bytes per second.
-    rate: u64,
-    delay: Duration,
+    pub(super) rate: u64,
+    pub(super) delay: Duration,
     /// Bytes that wait at most.
-    queue: u64,
-    losses_per_million: u64,
+    pub(super) queue: u64,
+    pub(super) losses_per_million: u64,
+    pub(super) ecn: Marks,
+}
+
+/// What it does about ECN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Marks {
+    /// Nothing.
+    None,
+    /// Marks what has ECT behind as many bytes that wait.
+    Behind(u64),
+    /// Clears it.
+    Bleached,
+    /// Makes ECT(1) of ECT(0).
+    Exchanged,
+    /// Marks all of it.
+    All,
+    /// Drops it.
+    Dropped,
+}
+
+impl Marks {
+    /// What a packet with this codepoint has behind as many bytes; nothing, if it does not arrive.
+    fn apply(self, ecn: Ecn, waiting: u64) -> Option<Ecn> {
+        Some(match self {
+            _ if ecn == Ecn::NotEct => ecn,
+            Self::Behind(bytes) if waiting > bytes => Ecn::Ce,
+            Self::None | Self::Behind(_) => ecn,
+            Self::Bleached => Ecn::NotEct,
+            Self::Exchanged => Ecn::Ect1,
+            Self::All => Ecn::Ce,
+            Self::Dropped => return None,
+        })
+    }
 }
 
 /// A link of 50 Mbit/s, 8 ms long, whose queue holds what a round trip takes.
-const LINK: Link = Link {
+pub(super) const LINK: Link = Link {
     rate: 6_250_000,
     delay: Duration::from_millis(8),
     queue: 100_000,
     losses_per_million: 0,
+    ecn: Marks::None,
 };
 
 /// What a client does all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+pub(super) enum Load {
     Reads,
     Writes,
 }
@@ -96,9 +130,20 @@ struct Flow {
 }
 
 /// A packet that arrives: when, in which order, whether at the server, of which flow.
-type Flying = Reverse<(Time, u64, bool, usize, Vec<u8>)>;
+type Flying = Reverse<(Time, u64, bool, usize, Ecn, Vec<u8>)>;
 
-struct Sim {
+/// What has happened at the link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) sent: u64,
+    /// The bytes that waited before each of them, in all.
+    pub(super) waited: u64,
+    pub(super) dropped: u64,
+    pub(super) with_ect: u64,
+    pub(super) marked: u64,
+}
+
+pub(super) struct Sim {
     now: Time,
     link: Link,
     random: Random,
@@ -107,10 +152,11 @@ struct Sim {
     sent: u64,
     /// Until when the link is busy, to clients and to servers.
     busy: [Time; 2],
+    pub(super) counts: Counts,
     zeros: Bytes,
 }
 
-fn config(who: u8, congestion: CongestionControl) -> Config {
+pub(super) fn config(who: u8, congestion: CongestionControl) -> Config {
     let config = net::config(who, net::SITE);
     let credit = 64 << 20;
     Config {
@@ -118,12 +164,13 @@ fn config(who: u8, congestion: CongestionControl) -> Config {
         timing: Timing::IP,
         congestion,
         credit,
+        ecn: true,
         ..config
     }
 }
 
 impl Sim {
-    fn new(seed: u64, link: Link) -> Self {
+    pub(super) fn new(seed: u64, link: Link) -> Self {
         Self {
             now: Time::from_origin(Duration::from_secs(1000)),
             link,
@@ -132,17 +179,27 @@ impl Sim {
             flying: BinaryHeap::new(),
             sent: 0,
             busy: [Time::ZERO; 2],
+            counts: Counts::default(),
             zeros: Bytes::from(vec![0; SIZE]),
         }
     }
 
     /// Another connection, which begins after as long.
-    fn add(&mut self, load: Load, congestion: CongestionControl, after: Duration) {
+    pub(super) fn add(&mut self, load: Load, congestion: CongestionControl, after: Duration) {
+        let client = config(net::CLIENT, congestion);
+        self.add_ends(load, (client, config(net::SERVER, congestion)), after);
+    }
+
+    /// The same of these ends.
+    pub(super) fn add_ends(
+        &mut self,
+        load: Load,
+        (client, server): (Config, Config),
+        after: Duration,
+    ) {
         let begins = self.now + after;
         let (seed, endpoint) = (self.flows.len() as u64, net::endpoint(SERVER_PORT));
         let remote = Remote { endpoint, pin: None };
-        let client = config(net::CLIENT, congestion);
-        let server = config(net::SERVER, congestion);
         self.flows.push(Flow {
             client: Client::new(begins, client, remote, net::fill(2 * seed)),
             server: Server::new(begins, server, net::fill(2 * seed + 1)),
@@ -154,11 +211,14 @@ impl Sim {
         });
     }
 
-    fn send(&mut self, flow: usize, to_server: bool, bytes: Vec<u8>) {
+    fn send(&mut self, flow: usize, to_server: bool, packet: Transmit) {
+        let Transmit { ecn, bytes, .. } = packet;
         let busy = &mut self.busy[usize::from(to_server)];
         let waits = busy.since_origin().saturating_sub(self.now.since_origin());
         let waiting = (waits.as_nanos() * u128::from(self.link.rate) / 1_000_000_000) as u64;
+        self.counts.with_ect += u64::from(ecn != Ecn::NotEct);
         if waiting + bytes.len() as u64 > self.link.queue {
+            self.counts.dropped += 1;
             return;
         }
         let takes = Duration::from_nanos(bytes.len() as u64 * 1_000_000_000 / self.link.rate);
@@ -166,9 +226,13 @@ impl Sim {
         if self.random.below(1_000_000) < self.link.losses_per_million {
             return;
         }
+        let Some(ecn) = self.link.ecn.apply(ecn, waiting) else { return };
         self.sent += 1;
+        self.counts.sent += 1;
+        self.counts.waited += waiting;
+        self.counts.marked += u64::from(ecn == Ecn::Ce);
         let at = *busy + self.link.delay;
-        self.flying.push(Reverse((at, self.sent, to_server, flow, bytes)));
+        self.flying.push(Reverse((at, self.sent, to_server, flow, ecn, bytes.to_vec())));
     }
 
     fn exchange(&mut self, number: usize) {
@@ -211,15 +275,15 @@ impl Sim {
             }
         }
         while let Some(packet) = self.flows[number].client.poll_transmit(now) {
-            self.send(number, true, packet.bytes.to_vec());
+            self.send(number, true, packet);
         }
         while let Some(packet) = self.flows[number].server.poll_transmit(now) {
-            self.send(number, false, packet.bytes.to_vec());
+            self.send(number, false, packet);
         }
     }
 
     /// Lets as much time pass; the bytes that each flow has moved in it.
-    fn run(&mut self, time: Duration) -> Vec<u64> {
+    pub(super) fn run(&mut self, time: Duration) -> Vec<u64> {
         let until = self.now + time;
         let before: Vec<u64> = self.flows.iter().map(|flow| flow.done).collect();
         let mut changed: Vec<usize> = (0..self.flows.len()).collect();
@@ -243,14 +307,15 @@ impl Sim {
             }
             self.now = self.now.max(next);
             if arrival <= self.now {
-                let Some(Reverse((_, _, to_server, flow, mut bytes))) = self.flying.pop() else {
+                let Some(Reverse((_, _, to_server, flow, ecn, mut bytes))) = self.flying.pop()
+                else {
                     break;
                 };
                 let (now, at) = (self.now, &mut self.flows[flow]);
                 if to_server {
-                    at.server.handle_packet(now, net::endpoint(CLIENT_PORT), &mut bytes);
+                    at.server.handle_packet(now, net::endpoint(CLIENT_PORT), ecn, &mut bytes);
                 } else {
-                    at.client.handle_packet(now, net::endpoint(SERVER_PORT), &mut bytes);
+                    at.client.handle_packet(now, net::endpoint(SERVER_PORT), ecn, &mut bytes);
                 }
                 changed.push(flow);
             } else {
@@ -267,7 +332,7 @@ impl Sim {
     }
 
     /// The shares of what the link carries that each flow has in as long, in per cent.
-    fn shares(&mut self, time: Duration) -> Vec<f64> {
+    pub(super) fn shares(&mut self, time: Duration) -> Vec<f64> {
         let payload = f64::from(PACKET - 40 - 28) / f64::from(PACKET);
         let all = self.link.rate as f64 * time.as_secs_f64() * payload;
         self.run(time).into_iter().map(|bytes| 100.0 * bytes as f64 / all).collect()

@@ -78,9 +78,9 @@ fn forged_headers_of_level_none_change_nothing() {
             let mut forged = bytes.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
             if to == endpoint(SERVER_PORT) {
-                net.server.handle_packet(net.now, net.client_at, &mut forged);
+                net.server.handle_packet(net.now, net.client_at, Ecn::NotEct, &mut forged);
             } else {
-                net.client.handle_packet(net.now, to, &mut forged);
+                net.client.handle_packet(net.now, to, Ecn::NotEct, &mut forged);
             }
             assert_eq!(net.server.poll_event(), None);
             assert_eq!(net.client.poll_event(), None);

@@ -130,6 +130,7 @@ pub fn config(who: u8, site: u8) -> Config {
         packet_max: PACKET,
         packet_first: PACKET,
         least: Level::Integrity,
+        ecn: false,
         ..config
     }
 }
@@ -255,14 +256,14 @@ impl Net {
 
     /// Moves what both ends have to say.
     fn exchange(&mut self) {
-        while let Some(Transmit { to, bytes }) = self.client.poll_transmit(self.now) {
+        while let Some(Transmit { to, bytes, .. }) = self.client.poll_transmit(self.now) {
             self.send(self.other_end(to), to, &bytes);
         }
         self.events.extend(core::iter::from_fn(|| self.client.poll_event()));
         while let Some(event) = self.server.poll_event() {
             self.serve(event);
         }
-        while let Some(Transmit { to, bytes }) = self.server.poll_transmit(self.now) {
+        while let Some(Transmit { to, bytes, .. }) = self.server.poll_transmit(self.now) {
             self.send(self.other_end(to), to, &bytes);
         }
     }
@@ -301,7 +302,8 @@ impl Net {
                 let at = self.held.iter().position(|one| *one == (connection, task));
                 if at.is_some() && self.answers_aborts_first {
                     self.server.task_managed(self.now, connection, request, TaskResponse::Complete);
-                    while let Some(Transmit { to, bytes }) = self.server.poll_transmit(self.now) {
+                    while let Some(Transmit { to, bytes, .. }) = self.server.poll_transmit(self.now)
+                    {
                         self.send(endpoint(SERVER_PORT), to, &bytes);
                     }
                 }
@@ -358,9 +360,9 @@ impl Net {
             let Some(Reverse((_, _, to, from, mut bytes))) = self.flying.pop() else { panic!() };
             let way = self.way(to);
             if to == endpoint(SERVER_PORT) || way.is_some_and(|way| way.server == to) {
-                self.server.handle_packet(self.now, from, &mut bytes);
+                self.server.handle_packet(self.now, from, Ecn::NotEct, &mut bytes);
             } else if way.map_or(to == self.client_at, |way| !way.is_deaf) && !self.deaf {
-                self.client.handle_packet(self.now, from, &mut bytes);
+                self.client.handle_packet(self.now, from, Ecn::NotEct, &mut bytes);
             }
         } else {
             self.client.handle_timeout(self.now);

@@ -233,7 +233,7 @@ fn address_that_is_not_proven_gets_little() {
     let mut net = connected(9, CALM);
     let opening = opening_of_a_path(&mut net);
     let victim = endpoint(666);
-    net.server.handle_packet(net.now, victim, &mut opening.clone());
+    net.server.handle_packet(net.now, victim, Ecn::NotEct, &mut opening.clone());
     load(&mut net, 8);
     net.pass(Duration::from_secs(300));
     let sent = net.wiretap.iter().filter(|(to, _)| *to == victim);
@@ -266,13 +266,13 @@ fn path_is_not_moved_to_an_address_that_does_not_answer() {
         cut(&mut net, path, false);
         let moved = endpoint(666);
         for mut packet in taken.into_iter().filter(|it| is_it(it)) {
-            net.server.handle_packet(net.now, moved, &mut packet);
+            net.server.handle_packet(net.now, moved, Ecn::NotEct, &mut packet);
         }
         // What the server sends there reaches the client, by whoever has taken the packets.
-        while let Some(Transmit { to, bytes }) = net.server.poll_transmit(net.now) {
+        while let Some(Transmit { to, bytes, .. }) = net.server.poll_transmit(net.now) {
             net.send(endpoint(SERVER_PORT), to, &bytes);
             if to == moved {
-                net.client.handle_packet(net.now, moved, &mut bytes.to_vec());
+                net.client.handle_packet(net.now, moved, Ecn::NotEct, &mut bytes.to_vec());
             }
         }
         let is_there = |net: &Net| {
@@ -337,9 +337,9 @@ fn recorded_packets_of_all_paths_change_nothing() {
                 let mut packet = bytes.clone();
                 packet[12] = path;
                 if bytes[4] < 0x80 {
-                    net.server.handle_packet(net.now, from, &mut packet);
+                    net.server.handle_packet(net.now, from, Ecn::NotEct, &mut packet);
                 } else {
-                    net.client.handle_packet(net.now, to, &mut packet);
+                    net.client.handle_packet(net.now, to, Ecn::NotEct, &mut packet);
                 }
             }
         }

@@ -46,11 +46,16 @@ impl Segment {
 
     /// One exchange, then the next deadline.
     fn step(&mut self) {
-        while let Some(Transmit { to, bytes }) = self.client.poll_transmit(self.now) {
+        while let Some(Transmit { to, bytes, .. }) = self.client.poll_transmit(self.now) {
             self.sent_to.push(to);
             for (number, server) in (0..).zip(&mut self.servers) {
                 if to == EVERYBODY || to == station(number) {
-                    server.handle_packet(self.now, station(CLIENT_STATION), &mut bytes.to_vec());
+                    server.handle_packet(
+                        self.now,
+                        station(CLIENT_STATION),
+                        Ecn::NotEct,
+                        &mut bytes.to_vec(),
+                    );
                 }
             }
         }
@@ -64,7 +69,12 @@ impl Segment {
                 }
             }
             while let Some(Transmit { bytes, .. }) = server.poll_transmit(self.now) {
-                self.client.handle_packet(self.now, station(number), &mut bytes.to_vec());
+                self.client.handle_packet(
+                    self.now,
+                    station(number),
+                    Ecn::NotEct,
+                    &mut bytes.to_vec(),
+                );
             }
         }
         while let Some(event) = self.client.poll_event() {
@@ -132,7 +142,7 @@ fn probe_by_ip_is_not_answered() {
     let probe = segment.client.poll_transmit(segment.now).unwrap().bytes;
     let server = &mut segment.servers[0];
     for (from, answers) in [(endpoint(1111), false), (station(7), true)] {
-        server.handle_packet(segment.now, from, &mut probe.to_vec());
+        server.handle_packet(segment.now, from, Ecn::NotEct, &mut probe.to_vec());
         assert_eq!(server.poll_transmit(segment.now).is_some(), answers, "{from:?}");
     }
 }

@@ -81,7 +81,7 @@ impl ConnectionState {
 
 fn path_status(stats: &PathStats) -> PathStatus {
     let PathStats { path, state, endpoint, rtt, .. } = *stats;
-    let PathStats { window, in_flight, packet, sent, lost, forged, epoch, .. } = *stats;
+    let PathStats { window, in_flight, packet, sent, lost, marked, forged, epoch, .. } = *stats;
     let rtt_us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
     let (state, address) = (state.name().to_owned(), shown(endpoint));
     PathStatus {
@@ -94,6 +94,7 @@ fn path_status(stats: &PathStats) -> PathStatus {
         packet,
         sent,
         lost,
+        marked,
         forged,
         epoch,
     }

@@ -171,15 +171,16 @@ impl Server {
     fn busy_poll(&mut self, cx: &mut Context<'_>) -> bool {
         let Self { wire, machine, busy_poll, busy, .. } = self;
         let clock = wire.clock();
-        let mut each = |now, from, packet: &mut [u8]| machine.handle_packet(now, from, packet);
+        let mut each =
+            |now, from, ecn, packet: &mut [u8]| machine.handle_packet(now, from, ecn, packet);
         busy.is_empty() && busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each))
     }
 
     /// Whether anything was done.
     fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let machine = &mut self.machine;
-        let mut any = self.wire.poll_recv(cx, |now, from, packet| {
-            machine.handle_packet(now, from, packet);
+        let mut any = self.wire.poll_recv(cx, |now, from, ecn, packet| {
+            machine.handle_packet(now, from, ecn, packet);
         })?;
         if any {
             self.busy_poll.ends(self.wire.now());
@@ -424,7 +425,7 @@ mod tests {
 
     use bytes::Bytes;
     use proto::hyperscsi::{
-        Address, Client, ClientEvent, Command, Handle, Level, LinkId, Remote, SITE_KEY_LEN,
+        Address, Client, ClientEvent, Command, Ecn, Handle, Level, LinkId, Remote, SITE_KEY_LEN,
         SiteKey, TaskAttribute,
     };
     use proto::identity::Identity;
@@ -513,7 +514,12 @@ mod tests {
                 let mut packet = [0; 9000];
                 if let Ok(received) = timeout(wait, self.socket.recv(&mut packet)).await {
                     let (now, len) = (self.now(), received.unwrap());
-                    self.machine.handle_packet(now, endpoint(self.server), &mut packet[..len]);
+                    self.machine.handle_packet(
+                        now,
+                        endpoint(self.server),
+                        Ecn::NotEct,
+                        &mut packet[..len],
+                    );
                 }
             }
         }

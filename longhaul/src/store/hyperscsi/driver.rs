@@ -156,8 +156,8 @@ impl Driver {
     /// Whether anything was done.
     fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Loss> {
         let machine = &mut self.machine;
-        let received = self.wire.poll_recv(cx, |now, from, packet| {
-            machine.handle_packet(now, from, packet);
+        let received = self.wire.poll_recv(cx, |now, from, ecn, packet| {
+            machine.handle_packet(now, from, ecn, packet);
         });
         let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
         if self.wire.poll_deadline(cx, self.next_deadline(), self.machine.pace()) {

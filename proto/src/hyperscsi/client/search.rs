@@ -53,7 +53,7 @@ impl Search {
         let mac = site.mac(&[b"P", &self.nonce]);
         let body = [&[1, 0, 0, 0], &self.nonce[..], &mac].concat();
         let packet = Header::new(Opcode::Discovery, Sec::Handshake, false).with_body(&body);
-        Some(Transmit { to: self.everybody, bytes: packet.into() })
+        Some(Transmit::new(self.everybody, packet.into()))
     }
 
     pub(super) const fn deadline(&self) -> Time {

@@ -3,6 +3,7 @@
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
+use crate::hyperscsi::ecn::EcnCounts;
 use crate::reader::Reader;
 
 /// The most ranges in one acknowledgement.
@@ -16,6 +17,8 @@ pub(in crate::hyperscsi) struct AckFrame {
     pub(in crate::hyperscsi) delay: Duration,
     pub(in crate::hyperscsi) max_bytes: u64,
     pub(in crate::hyperscsi) max_slots: u16,
+    /// If both ends have agreed on it.
+    pub(in crate::hyperscsi) ecn: Option<EcnCounts>,
 }
 
 impl AckFrame {
@@ -51,11 +54,16 @@ impl AckFrame {
         bytes.extend_from_slice(&self.max_slots.to_be_bytes());
         bytes.extend_from_slice(&((pairs.len().saturating_sub(2) / 4) as u16).to_be_bytes());
         bytes.extend_from_slice(&pairs);
+        if let Some(EcnCounts { ect0, ect1, ce }) = self.ecn {
+            for count in [ect0, ect1, ce] {
+                bytes.extend_from_slice(&count.to_be_bytes());
+            }
+        }
         bytes
     }
 
-    /// The body with these bytes, if it is one.
-    pub(in crate::hyperscsi) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// The body with these bytes, if it is one; `has_ecn` says whether both ends have agreed on counts of ECN.
+    pub(in crate::hyperscsi) fn parse(bytes: &[u8], has_ecn: bool) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let mut end = reader.u64().ok()?;
         let delay = Duration::from_micros(u64::from(reader.u32().ok()?));
@@ -73,7 +81,12 @@ impl AckFrame {
             start = end.checked_sub(u64::from(reader.u16().ok()?.checked_sub(1)?))?;
             ranges.push(start..=end);
         }
-        reader.rest().is_empty().then_some(Self { ranges, delay, max_bytes, max_slots })
+        let mut ecn = None;
+        if has_ecn {
+            let (ect0, ect1) = (reader.u64().ok()?, reader.u64().ok()?);
+            ecn = Some(EcnCounts { ect0, ect1, ce: reader.u64().ok()? });
+        }
+        reader.rest().is_empty().then_some(Self { ranges, delay, max_bytes, max_slots, ecn })
     }
 }
 
@@ -83,21 +96,25 @@ mod tests {
 
     #[test]
     fn acknowledgement_parsed_after_emitting_is_the_same() {
-        let frame = AckFrame {
-            ranges: vec![90..=100, 50..=60, 3..=3, 0..=1],
-            delay: Duration::from_micros(77),
-            max_bytes: 1 << 40,
-            max_slots: 64,
-        };
-        assert_eq!(AckFrame::parse(&frame.emit()), Some(frame));
+        for ecn in [None, Some(EcnCounts { ect0: 1 << 33, ect1: 2, ce: 3 })] {
+            let frame = AckFrame {
+                ranges: vec![90..=100, 50..=60, 3..=3, 0..=1],
+                delay: Duration::from_micros(77),
+                max_bytes: 1 << 40,
+                max_slots: 64,
+                ecn,
+            };
+            assert_eq!(AckFrame::parse(&frame.emit(), ecn.is_none()), None);
+            assert_eq!(AckFrame::parse(&frame.emit(), ecn.is_some()), Some(frame));
+        }
     }
 
     #[test]
     fn acknowledgement_below_zero_is_refused() {
-        let frame =
-            AckFrame { ranges: vec![0..=5], delay: Duration::ZERO, max_bytes: 0, max_slots: 0 };
+        let (ranges, delay) = (vec![0..=5], Duration::ZERO);
+        let frame = AckFrame { ranges, delay, max_bytes: 0, max_slots: 0, ecn: None };
         let mut bytes = frame.emit();
         *bytes.last_mut().unwrap() = 7;
-        assert_eq!(AckFrame::parse(&bytes), None);
+        assert_eq!(AckFrame::parse(&bytes, false), None);
     }
 }

@@ -28,6 +28,8 @@ const ACK_DELAY: u16 = 20;
 const PORT: u16 = 21;
 const DEVICES: u16 = 22;
 const WINDOW: u16 = 23;
+const ECN: u16 = 24;
+const ECN_COUNTS: u8 = 1;
 const DEVICE_LEN: usize = 4;
 const READ_ONLY: u8 = 1;
 
@@ -57,6 +59,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) checksum: bool,
     /// Packets of a window that is acknowledged as a whole; none if it is not announced.
     pub(in crate::hyperscsi) window: Option<NonZeroU16>,
+    /// Acknowledgements count what packets came with.
+    pub(in crate::hyperscsi) ecn: bool,
     /// Devices that change, by the server at re-authentication.
     pub(in crate::hyperscsi) devices: Vec<DeviceChange>,
 }
@@ -103,6 +107,7 @@ impl Options {
             least: config.least,
             checksum: config.checksum,
             window: config.window,
+            ecn: config.ecn,
             devices: Vec::new(),
         }
     }
@@ -125,6 +130,7 @@ impl Options {
             least: client.least,
             checksum: self.checksum && peer.checksum,
             window: self.window.zip(peer.window).map(|(own, theirs)| own.min(theirs)),
+            ecn: self.ecn && peer.ecn,
             devices: server.devices.clone(),
         }
     }
@@ -182,6 +188,9 @@ impl Options {
         if let Some(window) = self.window {
             put(WINDOW, &window.get().to_be_bytes());
         }
+        if self.ecn {
+            put(ECN, &[ECN_COUNTS]);
+        }
         if !self.devices.is_empty() {
             let devices: Vec<_> = self.devices.iter().flat_map(|one| one.emit()).collect();
             put(DEVICES, &devices);
@@ -201,7 +210,7 @@ impl Options {
         let (mut credit, mut token, mut port) = (None, None, None);
         let (mut paths, mut compression, mut ciphers) = (1, 0, UNANNOUNCED.to_vec());
         let (mut least, mut checksum, mut devices) = (Level::default(), false, Vec::new());
-        let mut window = None;
+        let (mut window, mut ecn) = (None, false);
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -225,6 +234,7 @@ impl Options {
                     ciphers = numbers.iter().filter_map(|number| Aead::of(*number)).collect();
                 }
                 WINDOW => window = Some(NonZeroU16::new(value.u16().ok()?)?),
+                ECN => ecn = value.u8().ok()? & ECN_COUNTS != 0,
                 DEVICES => {
                     let all = value.take(len).ok()?.chunks(DEVICE_LEN);
                     devices = all.map(DeviceChange::parse).collect::<Option<_>>()?;
@@ -251,6 +261,7 @@ impl Options {
             least,
             checksum,
             window,
+            ecn,
             devices,
         })
     }
@@ -276,6 +287,7 @@ mod tests {
             least: Level::Integrity,
             checksum: true,
             window: NonZeroU16::new(64),
+            ecn: true,
             devices: vec![DeviceChange {
                 handle: Handle(0x102),
                 level: Level::Integrity,

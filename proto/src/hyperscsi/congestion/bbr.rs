@@ -9,6 +9,7 @@
 //! - A few lost packets do not exceed the limit, where they are so few that chance explains them.
 //! - A probe goes on while the rate grows by a tenth in a round, not a quarter (5.3.1.2), which is what it can grow by at most.
 //! - The time between two probes (5.3.3.8) does not depend on the number of rounds: flows that grow slowly have more time to do so.
+//! - Marks (ECN) count as losses while there is a queue, and those of two rounds in a row end the search for the rate.
 //! - The round trip is not measured with an empty queue (5.3.4) where little is in flight anyway.
 
 mod min_rtt;
@@ -449,6 +450,14 @@ impl Congestion for Bbr {
         self.probe_rtt(now, acked);
         self.set_pace(acked.rtt);
         self.set_window(acked);
+    }
+
+    fn on_ce(&mut self, now: Time, _sent: Time, in_flight: u64) {
+        self.short_term.on_ce(self.is_queued);
+        // More than the path takes without a queue.
+        if self.is_filled && self.is_probed && self.state == State::Up {
+            self.lower_bound(now, in_flight, false);
+        }
     }
 
     fn on_loss(&mut self, now: Time, _sent: Time, lost: &[LostPacket], persistent: bool) {

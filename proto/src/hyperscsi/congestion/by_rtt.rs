@@ -77,6 +77,10 @@ impl Congestion for ByRtt {
     fn on_loss(&mut self, now: Time, sent: Time, lost: &[LostPacket], persistent: bool) {
         self.current().on_loss(now, sent, lost, persistent);
     }
+
+    fn on_ce(&mut self, now: Time, sent: Time, in_flight: u64) {
+        self.current().on_ce(now, sent, in_flight);
+    }
 }
 
 #[cfg(test)]

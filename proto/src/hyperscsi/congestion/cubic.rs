@@ -12,6 +12,9 @@ const C: f64 = 0.4;
 /// To what the window is reduced (RFC 9438, 4.6).
 const BETA: f64 = 0.7;
 
+/// The same after a mark: the queue of a router that marks is short (RFC 8511, 3).
+const BETA_ECN: f64 = 0.85;
+
 /// The window of CUBIC, in packets where RFC 9438 has segments.
 #[derive(Debug)]
 pub(in crate::hyperscsi) struct Cubic {
@@ -21,6 +24,8 @@ pub(in crate::hyperscsi) struct Cubic {
     threshold: f64,
     /// The window before the last reduction.
     max: f64,
+    /// What the window grows from after it.
+    start: f64,
     /// What NewReno would have (RFC 9438, 4.3).
     reno: f64,
     /// When the last reduction was, and when the window began to grow after it.
@@ -36,6 +41,7 @@ impl Cubic {
             window: INITIAL_PACKETS as f64,
             threshold: f64::INFINITY,
             max: 0.0,
+            start: 0.0,
             reno: 0.0,
             recovery_start: None,
             epoch_start: None,
@@ -53,8 +59,22 @@ impl Cubic {
         C * (time.as_secs_f64() - k).powi(3) + self.max
     }
 
+    /// Reduces the window to this part, unless what happened to a packet that was sent then belongs to the last event.
+    fn reduce(&mut self, now: Time, sent: Time, beta: f64) {
+        if self.recovery_start.is_some_and(|start| sent <= start) {
+            return;
+        }
+        // Fast convergence (RFC 9438, 4.7).
+        let falls = self.window < self.max;
+        self.max = if falls { self.window * (1.0 + beta) / 2.0 } else { self.window };
+        self.start = beta * self.max;
+        self.window = (self.window * beta).max(MINIMUM_PACKETS as f64);
+        (self.threshold, self.reno) = (self.window, self.window);
+        (self.recovery_start, self.epoch_start) = (Some(now), None);
+    }
+
     fn avoid_congestion(&mut self, now: Time, packets: f64, rtt: Duration) {
-        let start = BETA * self.max;
+        let start = self.start;
         let since = *self.epoch_start.get_or_insert(now);
         // Without a reduction before, the window grows from where it is.
         let start = if self.max < self.window && self.max == 0.0 { self.window } else { start };
@@ -77,7 +97,8 @@ impl Congestion for Cubic {
     fn set_packet(&mut self, packet: u16) {
         let factor = self.packet / f64::from(packet);
         self.packet = f64::from(packet);
-        for packets in [&mut self.window, &mut self.threshold, &mut self.max, &mut self.reno] {
+        let Self { window, threshold, max, start, reno, .. } = self;
+        for packets in [window, threshold, max, start, reno] {
             *packets *= factor;
         }
         self.window = self.window.max(MINIMUM_PACKETS as f64);
@@ -98,19 +119,15 @@ impl Congestion for Cubic {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
-        let least = MINIMUM_PACKETS as f64;
-        if self.recovery_start.is_none_or(|start| sent > start) {
-            // Fast convergence (RFC 9438, 4.7).
-            let falls = self.window < self.max;
-            self.max = if falls { self.window * (1.0 + BETA) / 2.0 } else { self.window };
-            self.window = (self.window * BETA).max(least);
-            (self.threshold, self.reno) = (self.window, self.window);
-            (self.recovery_start, self.epoch_start) = (Some(now), None);
-        }
+        self.reduce(now, sent, BETA);
         if persistent {
-            self.window = least;
+            self.window = MINIMUM_PACKETS as f64;
             (self.recovery_start, self.epoch_start) = (None, None);
         }
+    }
+
+    fn on_ce(&mut self, now: Time, sent: Time, _in_flight: u64) {
+        self.reduce(now, sent, BETA_ECN);
     }
 }
 
@@ -163,5 +180,18 @@ mod tests {
         assert_eq!(cubic.window(), 7000);
         cubic.on_loss(at(9), at(7), &[], true);
         assert_eq!(cubic.window(), 2000);
+    }
+
+    /// RFC 9002, 7.1; RFC 8511, 3.
+    #[test]
+    fn mark_reduces_the_window_less_than_a_loss_and_once_per_round_trip() {
+        let mut cubic = Cubic::new(1000);
+        let at = |ms| Time::from_origin(Duration::from_millis(ms));
+        cubic.on_ce(at(5), at(1), 10_000);
+        cubic.on_ce(at(6), at(4), 10_000);
+        cubic.on_loss(at(7), at(5), &[], false);
+        assert_eq!(cubic.window(), 8500);
+        cubic.on_ce(at(9), at(6), 8500);
+        assert_eq!(cubic.window(), 7225);
     }
 }

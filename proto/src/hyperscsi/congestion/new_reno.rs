@@ -4,6 +4,9 @@ use super::delivery::LostPacket;
 use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
 use crate::time::Time;
 
+/// To how many tenths a mark reduces the window: the queue of a router that marks is short (RFC 8511, 3).
+const BETA_ECN: u64 = 8;
+
 /// The window of NewReno.
 #[derive(Debug)]
 pub(in crate::hyperscsi) struct NewReno {
@@ -27,6 +30,18 @@ impl NewReno {
             recovery_start: None,
             acked: 0,
         }
+    }
+
+    /// Whether what happened to a packet that was sent then is a new event.
+    fn begins_event(&self, sent: Time) -> bool {
+        self.recovery_start.is_none_or(|start| sent > start)
+    }
+
+    fn reduce(&mut self, now: Time, window: u64) {
+        self.recovery_start = Some(now);
+        self.window = window.max(MINIMUM_PACKETS * self.packet);
+        self.threshold = self.window;
+        self.acked = 0;
     }
 }
 
@@ -58,15 +73,18 @@ impl Congestion for NewReno {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
-        if self.recovery_start.is_none_or(|start| sent > start) {
-            self.recovery_start = Some(now);
-            self.window = (self.window / 2).max(MINIMUM_PACKETS * self.packet);
-            self.threshold = self.window;
-            self.acked = 0;
+        if self.begins_event(sent) {
+            self.reduce(now, self.window / 2);
         }
         if persistent {
             self.window = MINIMUM_PACKETS * self.packet;
             self.recovery_start = None;
+        }
+    }
+
+    fn on_ce(&mut self, now: Time, sent: Time, _in_flight: u64) {
+        if self.begins_event(sent) {
+            self.reduce(now, self.window * BETA_ECN / 10);
         }
     }
 }
@@ -105,5 +123,17 @@ mod tests {
         assert_eq!(reno.window(), 6000, "one packet per window");
         reno.on_loss(at(9), at(7), &[], true);
         assert_eq!(reno.window(), 2000);
+    }
+
+    /// RFC 9002, 7.1; RFC 8511, 3.
+    #[test]
+    fn mark_reduces_the_window_less_than_a_loss_and_once_per_round_trip() {
+        let mut reno = NewReno::new(1000);
+        reno.on_ce(at(5), at(1), 10_000);
+        reno.on_ce(at(6), at(4), 10_000);
+        reno.on_loss(at(7), at(5), &[], false);
+        assert_eq!(reno.window(), 8000);
+        reno.on_ce(at(9), at(6), 8000);
+        assert_eq!(reno.window(), 6400);
     }
 }

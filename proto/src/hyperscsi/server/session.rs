@@ -16,6 +16,7 @@ use super::super::command::{
 };
 use super::super::compression::{Algorithm, Compression};
 use super::super::config::{Config, Random};
+use super::super::ecn::Ecn;
 use super::super::ended::Ended;
 use super::super::path::PathStats;
 use super::super::transport::Transport;
@@ -164,7 +165,7 @@ impl Session {
         &mut self,
         now: Time,
         from: Endpoint,
-        header: &Header,
+        (header, ecn): (&Header, Ecn),
         packet: &mut [u8],
         random: &mut Random,
     ) -> Option<Arrived> {
@@ -192,7 +193,7 @@ impl Session {
                 }
             }
         }
-        self.transport.received(now, header);
+        self.transport.received(now, header, ecn);
         arrived
     }
 

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::super::address::{Endpoint, Outbox};
 use super::super::codec::{HEADER_LEN, Header, Opcode};
 use super::super::config::{PACKET_MIN, Random};
+use super::super::ecn::Ecn;
 use super::super::ended::Ended;
 use super::super::path::{Path, PathState, Proof};
 use super::super::recovery::Content;
@@ -146,7 +147,7 @@ impl Transport {
         let (at, (to, token)) =
             paths.find_map(|(at, path)| Some((at, path.poll_proof(now, PROOF_LEN)?)))?;
         let header = self.header(at, Opcode::AddrReport);
-        self.seal((header, &token), to, outbox)
+        self.seal((header, &token), (to, Ecn::NotEct), outbox)
     }
 
     /// Asks by a long packet for an acknowledgement, if a path may carry longer ones than it is known to.
@@ -157,13 +158,15 @@ impl Transport {
             paths.find_map(|(at, path)| Some((at, path.poll_mtu_probe(now, takes)?)))?;
         let padding = vec![0; usize::from(size) - HEADER_LEN - TAG_LEN];
         let header = Header { ack_now: true, ..self.header(at, Opcode::AckQuery) };
-        let len = self.seal((header, &padding), self.paths[at].endpoint, outbox)?;
+        let to = (self.paths[at].endpoint, Ecn::NotEct);
+        let len = self.seal((header, &padding), to, outbox)?;
         self.paths[at].on_sent(now, (header.number, true), len, Content::Probe);
         Some(len)
     }
 
     /// Asks whether packets still arrive by a path whose last ones were not acknowledged.
     pub(super) fn probe(&mut self, now: Time, at: usize) {
+        self.paths[at].on_timeout();
         let path = &self.paths[at];
         // A path may carry no long packets any more: a short one tells whether it carries any.
         let is_short = path.packet() > PACKET_MIN && path.recovery.backoff() >= SHORT_AFTER;

@@ -11,6 +11,9 @@ pub(super) const BETA: f64 = 0.7;
 /// The part of what arrives that is sent on where packets were lost while there was a queue.
 const YIELD: f64 = 0.95;
 
+/// Rounds in a row with marks that show more than a burst.
+const MARKED_ROUNDS: u32 = 2;
+
 /// Rounds for which an aggregation of acknowledgements is remembered, at least.
 const AGGREGATION_ROUNDS: u64 = 5;
 
@@ -118,6 +121,9 @@ pub(super) struct ShortTermBounds {
     /// Bytes lost in this round, whether any were while there was a queue, and what was delivered when it began.
     lost: u64,
     is_queued: bool,
+    /// Whether any packet was marked in this round, and the rounds in a row before it of which that is so.
+    is_marked: bool,
+    marked: u32,
     begun: u64,
     pub(super) events: u32,
 }
@@ -141,6 +147,8 @@ impl ShortTermBounds {
             next: 0,
             lost: 0,
             is_queued: false,
+            is_marked: false,
+            marked: 0,
             begun: 0,
             events: 0,
         }
@@ -151,6 +159,12 @@ impl ShortTermBounds {
         self.lost += bytes;
         self.is_queued |= is_queued;
         self.events += 1;
+    }
+
+    /// A packet was marked, while the round trip shows a queue or not.
+    pub(super) const fn on_ce(&mut self, is_queued: bool) {
+        self.is_marked = true;
+        self.is_queued |= is_queued;
     }
 
     /// Takes a sample; what is lost counts at the end of its round, whether that was too much. Nothing is learned while more
@@ -168,7 +182,7 @@ impl ShortTermBounds {
         }
         let delivered = sample.delivered_in_all - self.begun;
         let is_lossy = self.lost > tolerated(delivered + self.lost, packet);
-        if (is_lossy || self.is_queued) && !is_probing {
+        if (is_lossy || self.is_queued || self.is_marked) && !is_probing {
             let part = if self.is_queued { YIELD } else { 1.0 };
             let fall = |value: Option<u64>, full, latest: u64| {
                 Some(scaled(value.unwrap_or(full), BETA).max(scaled(latest, part)))
@@ -178,8 +192,9 @@ impl ShortTermBounds {
         }
         (self.next, self.begun) = (sample.delivered_in_all, sample.delivered_in_all);
         self.latest = (rate, sample.delivered);
-        let is_high = is_lossy && self.events >= 6;
-        (self.lost, self.events, self.is_queued) = (0, 0, false);
+        self.marked = if self.is_marked { self.marked + 1 } else { 0 };
+        let is_high = is_lossy && self.events >= 6 || self.marked >= MARKED_ROUNDS;
+        (self.lost, self.events, self.is_queued, self.is_marked) = (0, 0, false, false);
         is_high
     }
 
@@ -190,6 +205,7 @@ impl ShortTermBounds {
     /// Forgets what the last rounds have said.
     pub(super) const fn restart_round(&mut self) {
         (self.latest, self.lost, self.events, self.is_queued) = ((0, 0), 0, 0, false);
+        (self.is_marked, self.marked) = (false, 0);
     }
 
     /// Forgets the bounds.
