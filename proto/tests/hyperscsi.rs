@@ -340,6 +340,30 @@ fn paused_client_waits_until_it_may_go_on() {
     assert_eq!(net.reply(id).status, Status::Good);
 }
 
+/// Spec, 7.5: the later grant counts, whichever comes first.
+#[test]
+fn grant_that_was_overtaken_changes_nothing() {
+    for is_paused in [false, true] {
+        let mut net = Net::new(16, CALM);
+        net.connect();
+        let connection = net.connection.unwrap();
+        net.server.pause(net.now, connection, is_paused);
+        net.pass(Duration::from_secs(1));
+        let mut grants = Vec::new();
+        for paused in [!is_paused, is_paused] {
+            net.server.pause(net.now, connection, paused);
+            grants.push(net.server.poll_transmit(net.now).expect("it is told at once").bytes);
+        }
+        for grant in grants.iter().rev() {
+            let from = endpoint(SERVER_PORT);
+            net.client.handle_packet(net.now, from, Ecn::NotEct, &mut grant.to_vec());
+        }
+        net.submit(increment());
+        net.pass(Duration::from_secs(1));
+        assert_eq!(net.counter, u64::from(!is_paused));
+    }
+}
+
 /// Spec, 7.5: more data than the credit wait for it.
 #[test]
 fn writes_beyond_the_credit_wait_for_it() {

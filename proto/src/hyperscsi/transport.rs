@@ -252,7 +252,7 @@ impl Transport {
             return self.end(Ended::Violation("an acknowledgement of what was never sent"));
         }
         if !self.is_server {
-            // Acknowledgements overtake one another; the number of bytes never falls.
+            // Acknowledgements overtake one another, also by other paths: more bytes, or as many, are the later grant.
             if ack.max_bytes >= self.granted.0 {
                 self.granted = (ack.max_bytes, ack.max_slots);
             }

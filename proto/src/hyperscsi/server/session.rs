@@ -77,7 +77,7 @@ impl Session {
         let client = noise.peer()?;
         let port = options.port.unwrap_or(0);
         let agreed = own.agreed(&options, true);
-        let slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
+        let mut slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
         let compression = Compression::agreed(config.codecs, agreed.compression);
         let checksum = Checksum::at_setup(agreed.checksum);
         let peer = (client_cid, from);

@@ -64,6 +64,8 @@ pub(super) struct Slots {
     begun: u64,
     released: u64,
     paused: bool,
+    /// What was granted last.
+    granted: (u64, u16),
     /// The client was accepted.
     is_open: bool,
 }
@@ -79,6 +81,7 @@ impl Slots {
             begun: 0,
             released: 0,
             paused: false,
+            granted: (credit, commands),
             is_open: false,
         }
     }
@@ -92,9 +95,13 @@ impl Slots {
         self.credit = self.credit.max(self.message_max.into());
     }
 
-    /// What acknowledgements grant.
-    pub(super) const fn grant(&self) -> (u64, u16) {
-        (self.released + self.credit, if self.paused { 0 } else { self.commands })
+    /// What acknowledgements grant. They overtake one another: of two grants the later one has more bytes, if it has other slots.
+    pub(super) fn grant(&mut self) -> (u64, u16) {
+        let (bytes, slots) = self.granted;
+        let now = if self.paused { 0 } else { self.commands };
+        let later = bytes + u64::from(now != slots);
+        self.granted = (later.max(self.released + self.credit), now);
+        self.granted
     }
 
     /// The client was accepted: it may have more than the device request lie here.
