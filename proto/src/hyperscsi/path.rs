@@ -78,8 +78,10 @@ pub struct PathStats {
     pub sent: u64,
     /// Those of them that were lost.
     pub lost: u64,
-    /// Those of them that the peer has received with ECN's mark of congestion.
+    /// Packets that the peer has received with ECN's mark of congestion.
     pub marked: u64,
+    /// Events of congestion that were none, as all packets came that were taken for lost.
+    pub undone: u64,
     /// Packets that came with a wrong tag, by whatever path.
     pub forged: u64,
     /// The number of the keys.
@@ -360,6 +362,9 @@ impl Path {
         if outcome.counts.is_some_and(|counts| self.ecn.on_counts(counts, outcome.ect.0)) {
             self.congestion.on_ce(now, self.recovery.acked_sent(), in_flight);
         }
+        if outcome.is_spurious {
+            self.congestion.undo(now);
+        }
         if outcome.acked_bytes > 0 {
             let acked = Acked {
                 bytes: outcome.acked_bytes,
@@ -380,7 +385,7 @@ impl Path {
 
     fn adapt_mtu(&mut self, now: Time, outcome: &Outcome) {
         let before = self.packet();
-        if outcome.acked_bytes > 0 {
+        if outcome.acked_longest > 0 {
             self.mtu.on_acked(now, outcome.acked_longest);
         }
         if outcome.lost.contains(&Content::Probe) {
@@ -508,6 +513,7 @@ impl Path {
             packet: self.packet(),
             sent,
             lost,
+            undone: self.recovery.undone(),
             marked: self.ecn.marked(),
             forged,
             epoch,

@@ -104,8 +104,12 @@ impl PathMtu {
         if size >= u64::from(self.current) {
             self.lost = 0;
         }
-        if let Some(probe) = self.probe.filter(|probe| size >= u64::from(*probe)) {
-            (self.current, self.probe, self.lost_probes) = (probe, None, 0);
+        let size = u16::try_from(size).unwrap_or(u16::MAX).min(self.max);
+        if size > self.current {
+            // A probe, or what was taken for lost.
+            (self.current, self.lost_probes) = (size, 0);
+            self.refused = self.refused.filter(|refused| *refused > size);
+            self.probe = self.probe.filter(|probe| *probe > size);
             self.settle(now);
         }
     }
@@ -155,6 +159,16 @@ mod tests {
             if size <= carries { mtu.on_acked(*now, size.into()) } else { mtu.on_probe_lost(*now) }
         }
         count
+    }
+
+    /// Spec, 9.4: losses that were none.
+    #[test]
+    fn long_packet_that_comes_late_shows_that_the_path_carries_it() {
+        let (mut mtu, now) = (PathMtu::new((1452, 1452)), Time::ZERO);
+        (0..LOST_MAX).for_each(|_| mtu.on_lost(now, 1452));
+        assert_eq!(mtu.current(), PACKET_MIN);
+        mtu.on_acked(now, 1452);
+        assert_eq!((mtu.current(), mtu.deadline()), (1452, None));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::codec::AckFrame;
 use super::congestion::delivery::{Delivery, LostPacket, RateSample, SendState};
 use super::ecn::EcnCounts;
 use super::rtt::Rtt;
+use super::spurious::Reordering;
 use crate::time::Time;
 
 /// A packet counts as lost when as many later ones were acknowledged (RFC 9002, 6.1.1).
@@ -129,6 +130,8 @@ pub(super) struct Outcome {
     /// The size of the shortest lost packet.
     pub(super) lost_shortest: Option<u64>,
     pub(super) persistent: bool,
+    /// All that was lost in the last congestion event has come.
+    pub(super) is_spurious: bool,
     /// Packets with ECT(0) that were acknowledged, and lost.
     pub(super) ect: (u64, u64),
     /// What the peer has counted, if it acknowledges a higher number than before.
@@ -166,10 +169,13 @@ pub(super) struct Recovery {
     first_measured: Option<Time>,
     /// Packets sent, and those of them that were lost.
     counts: (u64, u64),
+    /// Congestion events that were none.
+    undone: u64,
+    reordering: Reordering,
 }
 
 impl Recovery {
-    pub(super) const fn new(rtt: Rtt) -> Self {
+    pub(super) fn new(rtt: Rtt) -> Self {
         Self {
             rtt,
             sent: InFlight::new(),
@@ -185,6 +191,8 @@ impl Recovery {
             measured: None,
             first_measured: None,
             counts: (0, 0),
+            undone: 0,
+            reordering: Reordering::default(),
         }
     }
 
@@ -253,8 +261,26 @@ impl Recovery {
         if !outcome.acked.is_empty() {
             self.backoff = 0;
         }
+        self.came_late(now, ranges, &mut outcome);
         self.detect(now, ranges, &mut outcome);
         outcome
+    }
+
+    /// Looks for packets among these that were taken for lost.
+    fn came_late(&mut self, now: Time, acked: &[RangeInclusive<u64>], outcome: &mut Outcome) {
+        let latest = self.rtt.probe_timeout() * PERSISTENT;
+        let Self { reordering, delivery, counts, .. } = self;
+        outcome.is_spurious = reordering.on_ack(now, (acked, latest), |state| {
+            delivery.on_late(state);
+            outcome.acked_longest = outcome.acked_longest.max(state.size());
+            counts.1 -= 1;
+        });
+        self.undone += u64::from(outcome.is_spurious);
+    }
+
+    /// Congestion events whose packets have all come late.
+    pub(super) const fn undone(&self) -> u64 {
+        self.undone
     }
 
     /// A message has implied the acknowledgement of these packets, all of the one that it answers. The round trip is no longer
@@ -313,32 +339,36 @@ impl Recovery {
     fn detect(&mut self, now: Time, acked: &[RangeInclusive<u64>], outcome: &mut Outcome) {
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return };
-        let delay = self.rtt.loss_delay();
+        let delay = self.rtt.loss_delay(self.reordering.eighths());
+        let threshold = if self.reordering.is_seen() { u64::MAX } else { PACKET_THRESHOLD };
         let mut lost = Vec::new();
         for (number, sent) in self.sent.iter().take_while(|(number, _)| *number < largest) {
-            if largest - number >= PACKET_THRESHOLD || now - sent.at() >= delay {
+            if largest - number >= threshold || now - sent.at() >= delay {
                 lost.push(number);
             } else {
                 let at = sent.at() + delay;
                 self.loss_at = Some(self.loss_at.map_or(at, |first| first.min(at)));
             }
         }
-        let times = self.lose(lost, outcome);
+        let times = self.lose(now, lost, outcome);
         outcome.persistent = self.is_persistent(&times, acked);
+        if outcome.persistent {
+            self.reordering.confirm();
+        }
     }
 
     /// While all that is sent is answered, no acknowledgements come, and the timer begins anew with each packet: what has not been
     /// acknowledged in either way for longer than an acknowledgement may take is lost.
     fn detect_late(&mut self, now: Time, outcome: &mut Outcome) {
-        let late = self.rtt.late_delay();
+        let late = self.rtt.late_delay(self.reordering.eighths());
         let is_late = |(_, sent): &(u64, &Sent)| now - sent.at() >= late;
         let lost = self.sent.iter().take_while(is_late).map(|(number, _)| number).collect();
-        self.lose(lost, outcome);
+        self.lose(now, lost, outcome);
     }
 
     /// Moves these packets to `outcome`; those of them that say something of congestion, and when they were sent.
-    fn lose(&mut self, lost: Vec<u64>, outcome: &mut Outcome) -> Vec<(u64, Time)> {
-        let mut times = Vec::new();
+    fn lose(&mut self, now: Time, lost: Vec<u64>, outcome: &mut Outcome) -> Vec<(u64, Time)> {
+        let (mut times, mut states) = (Vec::new(), Vec::new());
         for number in lost {
             self.sent.remove(&(number..=number), |_, sent| {
                 self.in_flight -= sent.size();
@@ -346,6 +376,7 @@ impl Recovery {
                 outcome.ect.1 += u64::from(sent.has_ect);
                 if sent.content != Content::Probe {
                     times.push((number, sent.at()));
+                    states.push((number, sent.state));
                     outcome.lost_packets.push(self.delivery.on_lost(sent.state));
                     outcome.lost_sent = outcome.lost_sent.max(Some(sent.at()));
                     let size = sent.size();
@@ -354,6 +385,9 @@ impl Recovery {
                 }
                 outcome.lost.push(sent.content);
             });
+        }
+        if let Some((_, last)) = times.last() {
+            self.reordering.lost(now, states, *last);
         }
         times
     }
@@ -408,6 +442,7 @@ impl Recovery {
     pub(super) fn restart(&mut self, rtt: Rtt) {
         (self.rtt, self.backoff) = (rtt, 0);
         (self.measured, self.first_measured) = (None, None);
+        self.reordering.restart();
     }
 
     /// Nothing of what is in flight will be acknowledged: what it carried.

@@ -54,14 +54,15 @@ impl Rtt {
         self.smoothed.unwrap_or(self.timing.initial_rtt)
     }
 
-    /// How long after a later packet was acknowledged an earlier one counts as lost (RFC 9002, 6.1.2).
-    pub(super) fn loss_delay(&self) -> Duration {
-        (self.smoothed().max(self.latest) * 9 / 8).max(self.timing.granularity)
+    /// How long after it was sent a packet counts as lost if a later one was acknowledged (RFC 9002, 6.1.2), in eighths of
+    /// the round trip.
+    pub(super) fn loss_delay(&self, eighths: u32) -> Duration {
+        (self.smoothed().max(self.latest) * eighths / 8).max(self.timing.granularity)
     }
 
     /// How long after it was sent a packet counts as lost that was not acknowledged, while others are.
-    pub(super) fn late_delay(&self) -> Duration {
-        self.loss_delay().max(self.probe_timeout()) + self.peer_delay
+    pub(super) fn late_delay(&self, eighths: u32) -> Duration {
+        self.loss_delay(eighths).max(self.probe_timeout()) + self.peer_delay
     }
 
     /// The probe time-out (RFC 9002, 6.2.1).

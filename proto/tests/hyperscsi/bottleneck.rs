@@ -68,6 +68,8 @@ pub(super) struct Link {
     pub(super) queue: u64,
     pub(super) losses_per_million: u64,
     pub(super) ecn: Marks,
+    /// By how much packets arrive later at most, so that others overtake them.
+    pub(super) jitter: Duration,
 }
 
 /// What it does about ECN.
@@ -109,6 +111,7 @@ pub(super) const LINK: Link = Link {
     queue: 100_000,
     losses_per_million: 0,
     ecn: Marks::None,
+    jitter: Duration::ZERO,
 };
 
 /// What a client does all the time.
@@ -119,8 +122,8 @@ pub(super) enum Load {
 }
 
 /// A client and its server.
-struct Flow {
-    client: Client,
+pub(super) struct Flow {
+    pub(super) client: Client,
     server: Server,
     load: Load,
     begins: Time,
@@ -147,7 +150,7 @@ pub(super) struct Sim {
     now: Time,
     link: Link,
     random: Random,
-    flows: Vec<Flow>,
+    pub(super) flows: Vec<Flow>,
     flying: BinaryHeap<Flying>,
     sent: u64,
     /// Until when the link is busy, to clients and to servers.
@@ -231,7 +234,8 @@ impl Sim {
         self.counts.sent += 1;
         self.counts.waited += waiting;
         self.counts.marked += u64::from(ecn == Ecn::Ce);
-        let at = *busy + self.link.delay;
+        let jitter = self.random.below(self.link.jitter.as_nanos() as u64 + 1);
+        let at = *busy + self.link.delay + Duration::from_nanos(jitter);
         self.flying.push(Reverse((at, self.sent, to_server, flow, ecn, bytes.to_vec())));
     }
 

@@ -14,7 +14,7 @@ const THRESHOLD: u64 = 30_000;
 fn share(marks: Marks, load: Load, ends: (Config, Config)) -> (f64, Counts, Counts) {
     let mut sim = Sim::new(1, Link { ecn: marks, ..LINK });
     sim.add_ends(load, ends, Duration::ZERO);
-    sim.run(Duration::from_secs(2));
+    sim.run(Duration::from_secs(3));
     let before = core::mem::take(&mut sim.counts);
     (sim.shares(Duration::from_secs(4))[0], sim.counts, before)
 }
@@ -36,11 +36,12 @@ fn queue_that_marks_is_short_and_loses_nothing() {
         let (marked, marking, _) = share(Marks::Behind(THRESHOLD), load, ends(control));
         let queue = |counts: Counts| counts.waited / counts.sent;
         let case = format!("{control:?} {load:?}: {plain} {dropping:?} {marked} {marking:?}");
-        // BBR sends a twentieth less than what arrives until it looks for more.
-        let least = if control == CongestionControl::ByRtt { 0.93 } else { 0.99 };
+        // BBR sends a twentieth less than what arrives until it looks for more, and has a short queue anyway.
+        let is_bbr = control == CongestionControl::ByRtt;
+        let (least, shorter) = if is_bbr { (0.93, 1) } else { (0.99, 3) };
         assert!(marked >= least * plain, "{case}");
         assert!(marking.marked > 0 && marking.dropped == 0 && dropping.dropped > 0, "{case}");
-        assert!(2 * queue(marking) <= queue(dropping), "{case}");
+        assert!(shorter * queue(marking) < queue(dropping), "{case}");
     }
 }
 

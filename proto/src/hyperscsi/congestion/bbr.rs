@@ -140,6 +140,19 @@ pub(in crate::hyperscsi) struct Bbr {
     rtt_until: Option<(Time, bool)>,
     /// The round trip shows that a queue has formed.
     is_queued: bool,
+    /// When the last loss or mark was found that was none of what had been sent before an earlier one was.
+    event: Option<Time>,
+    /// As it was then, if that was a loss.
+    before: Option<Before>,
+}
+
+/// What losses change (draft-ietf-ccwg-bbr, 5.5.11).
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    state: State,
+    is_filled: bool,
+    bound: Option<u64>,
+    short_term: (Option<u64>, Option<u64>),
 }
 
 impl Bbr {
@@ -168,6 +181,8 @@ impl Bbr {
             slope: Slope::default(),
             rtt_until: None,
             is_queued: false,
+            event: None,
+            before: None,
         }
     }
 
@@ -452,7 +467,25 @@ impl Congestion for Bbr {
         self.set_window(acked);
     }
 
+    fn undo(&mut self, now: Time) {
+        let Some(before) = self.before.take() else { return };
+        self.event = None;
+        self.short_term.undo(before.short_term);
+        self.bound = self.bound.zip(before.bound).map(|(now, before)| now.max(before));
+        if self.state == before.state || self.state == State::ProbeRtt {
+            return;
+        }
+        if !before.is_filled {
+            self.is_filled = false;
+            self.full_rate.restart(self.max_rate.get());
+            self.enter(now, State::Startup);
+        } else if before.state == State::Up {
+            self.go_up(now, self.max_rate.get());
+        }
+    }
+
     fn on_ce(&mut self, now: Time, _sent: Time, in_flight: u64) {
+        (self.event, self.before) = (Some(now), None);
         self.short_term.on_ce(self.is_queued);
         // More than the path takes without a queue.
         if self.is_filled && self.is_probed && self.state == State::Up {
@@ -460,7 +493,13 @@ impl Congestion for Bbr {
         }
     }
 
-    fn on_loss(&mut self, now: Time, _sent: Time, lost: &[LostPacket], persistent: bool) {
+    fn on_loss(&mut self, now: Time, sent: Time, lost: &[LostPacket], persistent: bool) {
+        if self.event.is_none_or(|event| sent > event) {
+            let Self { state, is_filled, bound, .. } = *self;
+            let short_term = (self.short_term.rate, self.short_term.in_flight);
+            self.before = Some(Before { state, is_filled, bound, short_term });
+            self.event = Some(now);
+        }
         for packet in lost {
             self.short_term.on_loss(packet.size, self.is_queued);
             let tolerated = tolerated(packet.in_flight, self.packet);
@@ -469,6 +508,7 @@ impl Congestion for Bbr {
             }
         }
         if persistent {
+            self.before = None;
             self.window = self.least();
         }
     }
@@ -478,6 +518,26 @@ impl Congestion for Bbr {
 mod tests {
     use super::super::delivery::Delivery;
     use super::*;
+
+    /// draft-ietf-ccwg-bbr, 5.5.11; spec, 9.4.
+    #[test]
+    fn probe_that_losses_have_ended_goes_on_if_they_were_none() {
+        let at = |ms| Time::from_origin(Duration::from_millis(ms));
+        for (is_marked, expected) in [(false, State::Up), (true, State::Down)] {
+            let mut bbr = Bbr { state: State::Up, is_filled: true, ..Bbr::new(1000) };
+            bbr.bound = Some(100_000);
+            let lost =
+                LostPacket { size: 1000, in_flight: 50_000, lost: 40_000, is_app_limited: false };
+            bbr.on_loss(at(5), at(1), &[lost], false);
+            assert_eq!(bbr.state, State::Down);
+            assert!(bbr.bound < Some(100_000));
+            if is_marked {
+                bbr.on_ce(at(6), at(1), 50_000);
+            }
+            bbr.undo(at(7));
+            assert_eq!((bbr.state, bbr.bound == Some(100_000)), (expected, !is_marked));
+        }
+    }
 
     #[test]
     fn small_requests_do_not_slow_down_what_comes_after_them() {

@@ -78,6 +78,10 @@ impl Congestion for ByRtt {
         self.current().on_loss(now, sent, lost, persistent);
     }
 
+    fn undo(&mut self, now: Time) {
+        self.current().undo(now);
+    }
+
     fn on_ce(&mut self, now: Time, sent: Time, in_flight: u64) {
         self.current().on_ce(now, sent, in_flight);
     }

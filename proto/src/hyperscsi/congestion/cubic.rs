@@ -16,7 +16,7 @@ const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
 
 /// The window of CUBIC, in packets where RFC 9438 has segments.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::hyperscsi) struct Cubic {
     packet: f64,
     /// The window, in packets.
@@ -31,6 +31,8 @@ pub(in crate::hyperscsi) struct Cubic {
     /// When the last reduction was, and when the window began to grow after it.
     recovery_start: Option<Time>,
     epoch_start: Option<Time>,
+    /// As it was before the last event, if that was of losses.
+    before: Option<Box<Self>>,
 }
 
 impl Cubic {
@@ -45,6 +47,7 @@ impl Cubic {
             reno: 0.0,
             recovery_start: None,
             epoch_start: None,
+            before: None,
         }
     }
 
@@ -59,11 +62,13 @@ impl Cubic {
         C * (time.as_secs_f64() - k).powi(3) + self.max
     }
 
-    /// Reduces the window to this part, unless what happened to a packet that was sent then belongs to the last event.
-    fn reduce(&mut self, now: Time, sent: Time, beta: f64) {
-        if self.recovery_start.is_some_and(|start| sent <= start) {
-            return;
-        }
+    /// Whether what happened to a packet that was sent then is a new event.
+    fn begins_event(&self, sent: Time) -> bool {
+        self.recovery_start.is_none_or(|start| sent > start)
+    }
+
+    /// Reduces the window to this part.
+    fn reduce(&mut self, now: Time, beta: f64) {
         // Fast convergence (RFC 9438, 4.7).
         let falls = self.window < self.max;
         self.max = if falls { self.window * (1.0 + beta) / 2.0 } else { self.window };
@@ -71,6 +76,7 @@ impl Cubic {
         self.window = (self.window * beta).max(MINIMUM_PACKETS as f64);
         (self.threshold, self.reno) = (self.window, self.window);
         (self.recovery_start, self.epoch_start) = (Some(now), None);
+        self.before = None;
     }
 
     fn avoid_congestion(&mut self, now: Time, packets: f64, rtt: Duration) {
@@ -96,7 +102,7 @@ impl Congestion for Cubic {
 
     fn set_packet(&mut self, packet: u16) {
         let factor = self.packet / f64::from(packet);
-        self.packet = f64::from(packet);
+        (self.packet, self.before) = (f64::from(packet), None);
         let Self { window, threshold, max, start, reno, .. } = self;
         for packets in [window, threshold, max, start, reno] {
             *packets *= factor;
@@ -119,15 +125,30 @@ impl Congestion for Cubic {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
-        self.reduce(now, sent, BETA);
+        if self.begins_event(sent) {
+            let before = Box::new(Self { before: None, ..self.clone() });
+            self.reduce(now, BETA);
+            self.before = Some(before);
+        }
         if persistent {
             self.window = MINIMUM_PACKETS as f64;
             (self.recovery_start, self.epoch_start) = (None, None);
+            self.before = None;
+        }
+    }
+
+    fn undo(&mut self, _now: Time) {
+        if let Some(before) = self.before.take() {
+            let window = self.window.max(before.window);
+            *self = Self { window, ..*before };
         }
     }
 
     fn on_ce(&mut self, now: Time, sent: Time, _in_flight: u64) {
-        self.reduce(now, sent, BETA_ECN);
+        self.before = None;
+        if self.begins_event(sent) {
+            self.reduce(now, BETA_ECN);
+        }
     }
 }
 
@@ -180,6 +201,26 @@ mod tests {
         assert_eq!(cubic.window(), 7000);
         cubic.on_loss(at(9), at(7), &[], true);
         assert_eq!(cubic.window(), 2000);
+    }
+
+    /// RFC 9438, 4.9.2; RFC 4015.
+    #[test]
+    fn window_is_as_before_when_losses_alone_had_reduced_it() {
+        let at = |ms| Time::from_origin(Duration::from_millis(ms));
+        for (is_marked, is_persistent, expected) in
+            [(false, false, 10_000), (true, false, 7000), (false, true, 2000)]
+        {
+            let mut window = Cubic::new(1000);
+            window.on_loss(at(5), at(1), &[], false);
+            window.on_loss(at(6), at(4), &[], is_persistent);
+            if is_marked {
+                window.on_ce(at(7), at(4), 10_000);
+            }
+            window.undo(at(8));
+            assert_eq!(window.window(), expected);
+            window.undo(at(9));
+            assert_eq!(window.window(), expected, "it is undone once");
+        }
     }
 
     /// RFC 9002, 7.1; RFC 8511, 3.

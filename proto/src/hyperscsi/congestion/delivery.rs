@@ -129,7 +129,12 @@ impl Delivery {
     pub(in crate::hyperscsi) const fn on_lost(&mut self, packet: SendState) -> LostPacket {
         self.lost += packet.size;
         let SendState { size, in_flight, is_app_limited, .. } = packet;
-        LostPacket { size, in_flight, lost: self.lost - packet.lost, is_app_limited }
+        LostPacket { size, in_flight, lost: self.lost.saturating_sub(packet.lost), is_app_limited }
+    }
+
+    /// A packet that was taken for lost was not.
+    pub(in crate::hyperscsi) const fn on_late(&mut self, packet: SendState) {
+        self.lost = self.lost.saturating_sub(packet.size);
     }
 
     /// What these acknowledgements tell. The time of sending counts where that is longer than the time of arriving: what arrives
@@ -147,7 +152,7 @@ impl Delivery {
             delivered_before: newest.delivered,
             delivered_in_all: self.delivered,
             in_flight: newest.in_flight,
-            lost: self.lost - newest.lost,
+            lost: self.lost.saturating_sub(newest.lost),
             is_app_limited: newest.is_app_limited,
         }
     }

@@ -74,6 +74,10 @@ pub(super) trait Congestion: fmt::Debug + Send {
     /// These packets were lost, the last of which was sent at `sent`; `persistent`, if all of a long time were.
     fn on_loss(&mut self, now: Time, sent: Time, lost: &[LostPacket], persistent: bool);
 
+    /// All that was lost in the last event has come: what losses have changed in it is undone (RFC 9438, 4.9.2; RFC 4015), if
+    /// they alone have.
+    fn undo(&mut self, now: Time);
+
     /// A router has marked packets in place of dropping them (RFC 9002, 7.1). The last one that was acknowledged was sent at
     /// `sent`, and as many bytes were in flight.
     fn on_ce(&mut self, now: Time, sent: Time, in_flight: u64);

@@ -8,7 +8,7 @@ use crate::time::Time;
 const BETA_ECN: u64 = 8;
 
 /// The window of NewReno.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::hyperscsi) struct NewReno {
     packet: u64,
     window: u64,
@@ -17,11 +17,13 @@ pub(in crate::hyperscsi) struct NewReno {
     recovery_start: Option<Time>,
     /// Bytes acknowledged since the window last grew by a packet.
     acked: u64,
+    /// As it was before the last event, if that was of losses.
+    before: Option<Box<Self>>,
 }
 
 impl NewReno {
     /// With packets of this size.
-    pub(in crate::hyperscsi) const fn new(packet: u16) -> Self {
+    pub(in crate::hyperscsi) fn new(packet: u16) -> Self {
         let packet = packet as u64;
         Self {
             packet,
@@ -29,6 +31,7 @@ impl NewReno {
             threshold: u64::MAX,
             recovery_start: None,
             acked: 0,
+            before: None,
         }
     }
 
@@ -41,7 +44,7 @@ impl NewReno {
         self.recovery_start = Some(now);
         self.window = window.max(MINIMUM_PACKETS * self.packet);
         self.threshold = self.window;
-        self.acked = 0;
+        (self.acked, self.before) = (0, None);
     }
 }
 
@@ -51,7 +54,7 @@ impl Congestion for NewReno {
     }
 
     fn set_packet(&mut self, packet: u16) {
-        self.packet = packet.into();
+        (self.packet, self.before) = (packet.into(), None);
         self.window = self.window.max(MINIMUM_PACKETS * self.packet);
     }
 
@@ -74,15 +77,25 @@ impl Congestion for NewReno {
 
     fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
         if self.begins_event(sent) {
+            let before = Box::new(Self { before: None, ..self.clone() });
             self.reduce(now, self.window / 2);
+            self.before = Some(before);
         }
         if persistent {
             self.window = MINIMUM_PACKETS * self.packet;
-            self.recovery_start = None;
+            (self.recovery_start, self.before) = (None, None);
+        }
+    }
+
+    fn undo(&mut self, _now: Time) {
+        if let Some(before) = self.before.take() {
+            let window = self.window.max(before.window);
+            *self = Self { window, ..*before };
         }
     }
 
     fn on_ce(&mut self, now: Time, sent: Time, _in_flight: u64) {
+        self.before = None;
         if self.begins_event(sent) {
             self.reduce(now, self.window * BETA_ECN / 10);
         }
@@ -123,6 +136,25 @@ mod tests {
         assert_eq!(reno.window(), 6000, "one packet per window");
         reno.on_loss(at(9), at(7), &[], true);
         assert_eq!(reno.window(), 2000);
+    }
+
+    /// RFC 9438, 4.9.2; RFC 4015.
+    #[test]
+    fn window_is_as_before_when_losses_alone_had_reduced_it() {
+        for (is_marked, is_persistent, expected) in
+            [(false, false, 10_000), (true, false, 5000), (false, true, 2000)]
+        {
+            let mut window = NewReno::new(1000);
+            window.on_loss(at(5), at(1), &[], false);
+            window.on_loss(at(6), at(4), &[], is_persistent);
+            if is_marked {
+                window.on_ce(at(7), at(4), 10_000);
+            }
+            window.undo(at(8));
+            assert_eq!(window.window(), expected);
+            window.undo(at(9));
+            assert_eq!(window.window(), expected, "it is undone once");
+        }
     }
 
     /// RFC 9002, 7.1; RFC 8511, 3.

@@ -198,6 +198,13 @@ impl ShortTermBounds {
         is_high
     }
 
+    /// The losses of this round were none; the bounds are no lower than these.
+    pub(super) fn undo(&mut self, (rate, in_flight): (Option<u64>, Option<u64>)) {
+        (self.lost, self.events, self.is_queued) = (0, 0, false);
+        self.rate = self.rate.zip(rate).map(|(now, before)| now.max(before));
+        self.in_flight = self.in_flight.zip(in_flight).map(|(now, before)| now.max(before));
+    }
+
     pub(super) const fn latest_in_flight(&self) -> u64 {
         self.latest.1
     }
