@@ -57,8 +57,8 @@ pub(crate) struct LossDetector {
     samples: VecDeque<Sample>,
     /// The connections use a congestion control that withstands loss.
     uses_bbr: bool,
-    /// The kernel's queue of unsent bytes is bounded.
-    bounded: bool,
+    /// The least round trip, if it is long: then the kernel's queue of unsent bytes is bounded, and the receive window wide.
+    long: Option<Duration>,
 }
 
 impl LossDetector {
@@ -69,7 +69,7 @@ impl LossDetector {
             rate: 0,
             samples: VecDeque::with_capacity(SAMPLES_MAX),
             uses_bbr: false,
-            bounded: false,
+            long: None,
         }
     }
 
@@ -85,11 +85,7 @@ impl LossDetector {
         }
         let info = combined_info(sockets.clone());
         self.next_sample = now + SAMPLE_INTERVAL.max(ROUND_TRIPS * info.round_trip);
-        if info.round_trip_least >= LONG && !self.bounded {
-            self.bounded = true;
-            sockets.clone().for_each(bound_unsent);
-            sockets.clone().for_each(|socket| widen_on_long_link(socket, &info));
-        }
+        self.tune_long(info.round_trip_least, sockets.clone());
         let seen = self.since(info)?;
         let needed = self.judge(&seen)?;
         if !self.uses_bbr {
@@ -102,6 +98,14 @@ impl LossDetector {
             sockets.for_each(use_bbr);
         }
         Some(needed)
+    }
+
+    /// Tunes the connections for a long link, once.
+    fn tune_long<'s>(&mut self, least: Duration, sockets: impl Iterator<Item = &'s TcpStream>) {
+        if least >= LONG && self.long.is_none() {
+            self.long = Some(least);
+            sockets.for_each(|socket| self.added(socket));
+        }
     }
 
     /// What was counted since the last sample that was large enough.
@@ -147,8 +151,9 @@ impl LossDetector {
 
     /// Tunes a connection that was added as the others are.
     pub(crate) fn added(&self, socket: &TcpStream) {
-        if self.bounded {
+        if let Some(least) = self.long {
             bound_unsent(socket);
+            widen_on_long_link(socket, least);
         }
         if self.uses_bbr {
             use_bbr(socket);
@@ -158,6 +163,7 @@ impl LossDetector {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt::socket_recv_buffer_size;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -225,6 +231,23 @@ mod tests {
             (0..SAMPLES_MAX).find_map(|sample| detector.judge(&tenth(u64::from(sample % 5 == 4))));
         assert_eq!(called, Some(2));
         assert_eq!(after(&[tenth(1); 3]), None, "too few segments to know");
+    }
+
+    #[tokio::test]
+    async fn connection_that_joins_later_has_as_wide_a_window_as_the_first() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || async { TcpStream::connect(address).await.unwrap() };
+        for (least, is_wider) in [(30 * MS, true), (5 * MS, false)] {
+            let (first, later) = (connect().await, connect().await);
+            let before = socket_recv_buffer_size(&later).unwrap();
+            let mut detector = LossDetector::new();
+            detector.tune_long(least, [&first].into_iter());
+            detector.added(&later);
+            for socket in [&first, &later] {
+                assert_eq!(socket_recv_buffer_size(socket).unwrap() > before, is_wider);
+            }
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use host::tcp::{self, Info};
+use host::tcp;
 use tokio::net::TcpStream;
 
 /// From this round trip on, what the kernel begins with is felt.
@@ -16,8 +16,8 @@ const ROUND_TRIP_MIN: Duration = Duration::from_millis(20);
 const AT_ONCE: u32 = 4 << 20;
 
 /// Makes room on a long link, so that the window doubles with what the sender may send.
-pub(super) fn widen_on_long_link(socket: &TcpStream, info: &Info) {
-    if info.round_trip_least >= ROUND_TRIP_MIN {
+pub(super) fn widen_on_long_link(socket: &TcpStream, round_trip_least: Duration) {
+    if round_trip_least >= ROUND_TRIP_MIN {
         widen(socket);
     }
 }
@@ -47,10 +47,9 @@ mod tests {
         let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut near, _) = listener.accept().await.unwrap();
         let before = socket_recv_buffer_size(&near).unwrap();
-        let info = |round_trip_least| Info { round_trip_least, ..Info::default() };
-        widen_on_long_link(&near, &info(ROUND_TRIP_MIN / 2));
+        widen_on_long_link(&near, ROUND_TRIP_MIN / 2);
         assert_eq!(socket_recv_buffer_size(&near).unwrap(), before);
-        widen_on_long_link(&near, &info(ROUND_TRIP_MIN));
+        widen_on_long_link(&near, ROUND_TRIP_MIN);
         assert!(socket_recv_buffer_size(&near).unwrap() > before);
         far.write_all(b"1").await.unwrap();
         assert_eq!(near.read_u8().await.unwrap(), b'1');
