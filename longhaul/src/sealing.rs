@@ -48,6 +48,17 @@ pub struct SealingArgs {
 }
 
 impl SealingArgs {
+    /// The option by which something is demanded of sessions, if one is.
+    #[must_use]
+    pub fn demand(&self) -> Option<&'static str> {
+        let demands = [
+            (self.pin.is_some(), "--pin"),
+            (self.protection.is_some(), "--protection"),
+            (self.insecure, "--insecure"),
+        ];
+        demands.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
     /// What they say.
     #[must_use]
     pub fn seal(&self) -> Seal {

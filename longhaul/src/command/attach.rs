@@ -254,7 +254,7 @@ impl VolumeArgs {
             trace: self.trace.clone(),
             size: self.size,
             read_only: self.read_only,
-            login: self.login.login().await?,
+            login: self.login.login_to(&[uri]).await?,
             contents,
             block_size: None,
             pad: false,

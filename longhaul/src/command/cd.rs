@@ -88,7 +88,7 @@ fn refuse_other(uri: &Uri, found: u8) -> Outcome {
 impl DriveArgs {
     async fn options(&self) -> Outcome<UnitOptions> {
         Ok(UnitOptions {
-            login: self.login.login().await?,
+            login: self.login.login_to(&[&self.uri]).await?,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
             ..UnitOptions::default()
         })

@@ -233,7 +233,7 @@ pub async fn run(args: Args) -> Outcome {
     }
     args.encryption.check()?;
     let stop = super::stop_on_signals()?;
-    let login = args.login.login().await?;
+    let login = args.login.login_to(&[from, to]).await?;
     let source = OpenOptions {
         read_only: true,
         login: login.clone(),

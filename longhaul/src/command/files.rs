@@ -37,7 +37,7 @@ impl FilesArgs {
         let stop = stop_on_signals()?;
         let options = OpenOptions {
             read_only: true,
-            login: self.login.login().await?,
+            login: self.login.login_to(&[&self.uri]).await?,
             contents: contents(
                 &self.secret,
                 DiscardArgs::default(),

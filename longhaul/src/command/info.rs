@@ -59,7 +59,7 @@ pub async fn run(args: Args) -> Outcome {
         let what = "a pass-phrase is only asked for with --chain: the header is shown without it";
         return Err(Failure::usage(what));
     }
-    let login = args.login.login().await?;
+    let login = args.login.login_to(&[&args.uri]).await?;
     let reconnect_limit = args.outage.reconnect_limit().unwrap_or_default();
     let options = OpenOptions {
         read_only: args.read_only,
@@ -104,7 +104,7 @@ async fn tell_of_other(args: &Args, options: &UnitOptions, why: Failure) -> Outc
 
 /// Opens the volume as `attach` does, and says what it is made of.
 async fn show_chain(args: Args) -> Outcome {
-    let login = args.login.login().await?;
+    let login = args.login.login_to(&[&args.uri]).await?;
     let open = async |read_only, contents| {
         let reconnect_limit = args.outage.reconnect_limit().unwrap_or_default();
         let pipeline = Some(Settings::default());

@@ -255,7 +255,7 @@ impl Drain {
         let resumed = (!self.force).then_some(token);
         let stop = super::stop_on_signals()?;
         let options = OpenOptions {
-            login: self.login.login().await?,
+            login: self.login.login_to(&[&uri]).await?,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
             writers: resumed.map_or(Writers::One, Writers::Resume),
             replays: Some(ReplayedLog { key: Some(token), file: path.clone() }),

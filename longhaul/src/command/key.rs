@@ -215,7 +215,7 @@ impl VolumeArgs {
     }
 
     async fn open(&self, options: OpenOptions, stop: &Stop) -> Outcome<Chain> {
-        let login = self.login.login().await?;
+        let login = self.login.login_to(&[&self.uri]).await?;
         let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
         let options = OpenOptions { login, reconnect_limit, stop: stop.clone(), ..options };
         let chain = chain::open(&self.uri, options).await?;

@@ -81,7 +81,7 @@ struct WriteArgs {
 
 impl On {
     async fn options(&self) -> Outcome<OpenOptions> {
-        let login = self.login.login().await?;
+        let login = self.login.login_to(&[&self.uri]).await?;
         let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
         Ok(OpenOptions { login, reconnect_limit, existing_only: true, ..OpenOptions::default() })
     }

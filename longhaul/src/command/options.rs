@@ -19,6 +19,7 @@ use crate::sealing::SealingArgs;
 use crate::secret::{SecretArgs, Source};
 use crate::state_dir::state_dir;
 use crate::store::iscsi::{Connections, Writers};
+use crate::uri::{Location, ScsiPlace, Uri};
 
 /// Headings that each option names: one of a whole struct would hold for the options behind it too.
 const CONNECTION: &str = "Connection";
@@ -41,6 +42,19 @@ pub(super) struct LoginArgs {
 }
 
 impl LoginArgs {
+    /// How to log in to these volumes. What was asked of sessions is refused where there are none.
+    pub(super) async fn login_to(&self, volumes: &[&Uri]) -> Outcome<Login> {
+        if let Some(option) = self.sealing.demand()
+            && !volumes.iter().any(|uri| has_sessions(uri))
+        {
+            let names: Vec<_> = volumes.iter().map(ToString::to_string).collect();
+            let names = names.join(" and ");
+            let what = format!("{option} is for iSCSI and HyperSCSI, not {names}: leave it out");
+            return Err(Failure::usage(what));
+        }
+        self.login().await
+    }
+
     /// Reads the secrets, which may mean to ask for them.
     pub(super) async fn login(&self) -> Outcome<Login> {
         let account = match self.chap.chap() {
@@ -56,6 +70,14 @@ impl LoginArgs {
             connections: self.connections,
         })
     }
+}
+
+/// Whether some of a volume is reached by sessions, of iSCSI or HyperSCSI.
+fn has_sessions(uri: &Uri) -> bool {
+    let is_passed = |leaf: &Uri| {
+        matches!(leaf.location(), Location::Passed(ScsiPlace::Unit(_) | ScsiPlace::Served(_)))
+    };
+    uri.leaves().iter().any(|(leaf, _)| leaf.is_remote() || is_passed(leaf))
 }
 
 /// How a lost connection is met.

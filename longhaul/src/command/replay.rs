@@ -93,7 +93,7 @@ pub async fn run(args: Args) -> Outcome {
             })?,
         };
     let stop = super::stop_on_signals()?;
-    let login = args.login.login().await?;
+    let login = args.login.login_to(&[&uri]).await?;
     let same_as = args.compare(&log, &uri, login.clone(), &stop).await?;
     args.refuse_doubt(&log, &uri)?;
     let options = OpenOptions {

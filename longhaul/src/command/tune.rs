@@ -133,7 +133,7 @@ pub async fn run(args: Args) -> Outcome {
     let uri = &args.uri;
     let options = OpenOptions {
         read_only: args.scratch.is_none(),
-        login: args.login.login().await?,
+        login: args.login.login_to(&[uri]).await?,
         contents: args.encryption.contents(&uri.to_string()),
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.writers.writers(),

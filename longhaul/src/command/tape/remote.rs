@@ -68,9 +68,9 @@ pub(super) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    async fn options(&self, stop: &Stop) -> Outcome<UnitOptions> {
+    async fn options(&self, uri: &Uri, stop: &Stop) -> Outcome<UnitOptions> {
         Ok(UnitOptions {
-            login: self.login.login().await?,
+            login: self.login.login_to(&[uri]).await?,
             reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
             writers: self.writers.writers(),
             stop: stop.clone(),
@@ -91,7 +91,7 @@ impl DriveArgs {
         reads: bool,
         work: impl AsyncFnOnce(&mut Drive, ReconnectLimit) -> Outcome<T>,
     ) -> Outcome<T> {
-        let options = self.with.options(stop).await?;
+        let options = self.with.options(&self.uri, stop).await?;
         let mut drive = Drive::open(&self.uri, &options).await?;
         let worked = unless_stopped(stop, async {
             if options.writers != Writers::Shared {

@@ -25,7 +25,7 @@ pub(super) struct Args {
 /// Asks it. The tape is not moved, and the drive not reserved.
 pub(super) async fn run(args: Args) -> Outcome {
     let options = UnitOptions {
-        login: args.login.login().await?,
+        login: args.login.login_to(&[&args.uri]).await?,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         ..UnitOptions::default()
     };
