@@ -481,6 +481,15 @@ fn assert_all_is_well(net: &Net, increments: u64, seed: u64) {
     net.assert_numbers_are_unique();
 }
 
+/// What networks do to ECN.
+const CODEPOINTS: &[&[Ecn]] = &[
+    &[],
+    &[Ecn::NotEct],
+    &[Ecn::Ce],
+    &[Ecn::Ect0, Ecn::Ect0, Ecn::Ce],
+    &[Ecn::Ect0, Ecn::Ect1, Ecn::Ce, Ecn::NotEct],
+];
+
 /// Reads, writes and increments in flight over a bad network, all against a model.
 fn storm(seed: u64) {
     let mut random = Random::new(seed);
@@ -493,8 +502,11 @@ fn storm(seed: u64) {
         changes: below(40),
         rate: 0,
     };
-    let client = Config { least: Level::None, ..config(CLIENT, SITE) };
-    let mut net = Net::with(seed, weather, client, config(SERVER, SITE));
+    let ecn = below(2) == 0;
+    let client = Config { least: Level::None, ecn, ..config(CLIENT, SITE) };
+    let server = Config { ecn, ..config(SERVER, SITE) };
+    let mut net = Net::with(seed, weather, client, server);
+    net.codepoints = CODEPOINTS[below(CODEPOINTS.len() as u64) as usize];
     let plain = Device { handle: Handle(2), level: Level::None, ..devices()[0].clone() };
     net.devices.push(plain);
     net.connect();

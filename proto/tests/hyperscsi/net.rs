@@ -55,8 +55,9 @@ pub struct Way {
     pub is_deaf: bool,
 }
 
-/// A packet on its way: when it arrives, its number, where it goes, where it comes from, its bytes.
-type Flying = Reverse<(Time, u64, Endpoint, Endpoint, Vec<u8>)>;
+/// A packet on its way: when it arrives, its number, where it goes, where it comes from, what it comes with, its
+/// bytes.
+type Flying = Reverse<(Time, u64, Endpoint, Endpoint, Ecn, Vec<u8>)>;
 
 pub struct Net {
     pub now: Time,
@@ -99,6 +100,8 @@ pub struct Net {
     pub swallows: Option<u8>,
     /// Nothing arrives at the client.
     pub deaf: bool,
+    /// What packets with ECT come with: one of these, by chance.
+    pub codepoints: &'static [Ecn],
     /// An abort is answered before the command that it ends.
     pub answers_aborts_first: bool,
 }
@@ -186,6 +189,7 @@ impl Net {
             mtu: usize::MAX,
             swallows: None,
             deaf: false,
+            codepoints: &[],
             answers_aborts_first: false,
         }
     }
@@ -228,6 +232,13 @@ impl Net {
     }
 
     pub fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
+        self.send_with(Ecn::NotEct, (from, to), bytes);
+    }
+
+    fn send_with(&mut self, mut ecn: Ecn, (from, to): (Endpoint, Endpoint), bytes: &[u8]) {
+        if ecn != Ecn::NotEct && !self.codepoints.is_empty() {
+            ecn = self.codepoints[self.random.below(self.codepoints.len() as u64) as usize];
+        }
         self.wiretap.push((to, bytes.to_vec()));
         let weather = self.way(to).map_or(self.weather, |way| way.weather);
         let is_swallowed = bytes.get(4).copied() == self.swallows && self.swallows.is_some();
@@ -250,21 +261,21 @@ impl Net {
             }
             let Some(at) = self.arrival(weather, to, bytes.len()) else { continue };
             self.sent += 1;
-            self.flying.push(Reverse((at, self.sent, to, from, bytes)));
+            self.flying.push(Reverse((at, self.sent, to, from, ecn, bytes)));
         }
     }
 
     /// Moves what both ends have to say.
     fn exchange(&mut self) {
-        while let Some(Transmit { to, bytes, .. }) = self.client.poll_transmit(self.now) {
-            self.send(self.other_end(to), to, &bytes);
+        while let Some(Transmit { to, ecn, bytes }) = self.client.poll_transmit(self.now) {
+            self.send_with(ecn, (self.other_end(to), to), &bytes);
         }
         self.events.extend(core::iter::from_fn(|| self.client.poll_event()));
         while let Some(event) = self.server.poll_event() {
             self.serve(event);
         }
-        while let Some(Transmit { to, bytes, .. }) = self.server.poll_transmit(self.now) {
-            self.send(self.other_end(to), to, &bytes);
+        while let Some(Transmit { to, ecn, bytes }) = self.server.poll_transmit(self.now) {
+            self.send_with(ecn, (self.other_end(to), to), &bytes);
         }
     }
 
@@ -357,12 +368,14 @@ impl Net {
         };
         self.now = self.now.max(next);
         if arrival.is_some_and(|at| at <= self.now) {
-            let Some(Reverse((_, _, to, from, mut bytes))) = self.flying.pop() else { panic!() };
+            let Some(Reverse((_, _, to, from, ecn, mut bytes))) = self.flying.pop() else {
+                panic!()
+            };
             let way = self.way(to);
             if to == endpoint(SERVER_PORT) || way.is_some_and(|way| way.server == to) {
-                self.server.handle_packet(self.now, from, Ecn::NotEct, &mut bytes);
+                self.server.handle_packet(self.now, from, ecn, &mut bytes);
             } else if way.map_or(to == self.client_at, |way| !way.is_deaf) && !self.deaf {
-                self.client.handle_packet(self.now, from, Ecn::NotEct, &mut bytes);
+                self.client.handle_packet(self.now, from, ecn, &mut bytes);
             }
         } else {
             self.client.handle_timeout(self.now);
