@@ -7,7 +7,7 @@ use super::super::settings::{Chosen, Direction, Settings};
 use crate::Shape;
 
 /// A timer may be late by so much, and what was not issued meanwhile is issued then.
-const LATE: Duration = Duration::from_millis(4);
+const LATE: Duration = Duration::from_millis(2);
 
 /// Where requests take less nothing is spaced out: a timer is not much more exact than that.
 const LATENCY_PACED: Duration = Duration::from_millis(4);
@@ -19,8 +19,33 @@ pub(in crate::layer) struct RateControl {
     shape: Shape,
     meter: RateMeter,
     chosen: Chosen,
-    /// When the next request may be issued, while requests are spaced out.
-    next_at: Option<Duration>,
+    /// While requests are spaced out.
+    spacing: Option<Spacing>,
+}
+
+/// How much was issued beyond the pace. It is kept in bytes, so that what is waited for follows a pace that changes.
+#[derive(Clone, Copy)]
+struct Spacing {
+    /// Bytes that were still to be waited for at `at`; below zero for a time in which nothing was issued.
+    ahead: f64,
+    at: Duration,
+}
+
+impl Spacing {
+    const fn new(now: Duration) -> Self {
+        Self { ahead: 0.0, at: now }
+    }
+
+    /// When the next request may be issued, in seconds.
+    fn due(&self, pace: f64) -> f64 {
+        self.at.as_secs_f64() + self.ahead / pace
+    }
+
+    fn issue(&mut self, bytes: u64, pace: f64, now: Duration) {
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        let ahead = (self.ahead - passed * pace).max(-LATE.as_secs_f64() * pace);
+        *self = Self { ahead: ahead + bytes as f64, at: now };
+    }
 }
 
 impl RateControl {
@@ -30,7 +55,7 @@ impl RateControl {
             Direction::Read => RateMeter::default(),
         };
         let chosen = settings.choose(direction, &meter, &shape);
-        Self { direction, settings, shape, meter, chosen, next_at: None }
+        Self { direction, settings, shape, meter, chosen, spacing: None }
     }
 
     pub(in crate::layer) const fn chosen(&self) -> &Chosen {
@@ -39,19 +64,25 @@ impl RateControl {
 
     /// A request of so many bytes leaves, with which `in_flight` are in flight.
     pub(in crate::layer) fn issued(&mut self, bytes: u64, in_flight: u64, now: Duration) -> Stamp {
-        let held_back = self.next_at.is_some_and(|at| now <= at + LATE);
+        let room = in_flight + self.chosen.segment < self.chosen.in_flight;
         // If more could be in flight, what returns is no measure of the link.
-        let limited = in_flight + self.chosen.segment < self.chosen.in_flight && !held_back;
-        if let (Some(at), Some(pace)) = (self.next_at, self.meter.pace()) {
-            let interval = Duration::from_secs_f64(bytes as f64 / pace);
-            self.next_at = Some(at.max(now.saturating_sub(LATE)) + interval);
+        let limited = room && !self.is_due(now);
+        if let Some((spacing, pace)) = self.spacing.as_mut().zip(self.meter.pace()) {
+            spacing.issue(bytes, pace, now);
         }
         self.meter.issued(limited, now)
     }
 
+    /// Whether requests are spaced out, and this is the time for the next one.
+    fn is_due(&self, now: Duration) -> bool {
+        let due = self.spacing.zip(self.meter.pace()).map(|(spacing, pace)| spacing.due(pace));
+        due.is_some_and(|due| (now.saturating_sub(LATE)).as_secs_f64() <= due)
+    }
+
     /// Until when nothing may be issued, if it is to be later than now.
     pub(super) fn held_until(&self, now: Duration) -> Option<Duration> {
-        self.next_at.filter(|at| *at > now)
+        let due = self.spacing?.due(self.meter.pace()?).max(0.0);
+        Some(Duration::try_from_secs_f64(due).unwrap_or(Duration::MAX)).filter(|due| *due > now)
     }
 
     /// Whether all of the link is wanted, and is worth spacing out what is issued.
@@ -61,10 +92,10 @@ impl RateControl {
 
     /// From now on requests are spaced out, or issued as they come.
     pub(super) fn set_paced(&mut self, paced: bool, now: Duration) {
-        if paced == self.next_at.is_some() {
+        if paced == self.spacing.is_some() {
             return;
         }
-        self.next_at = paced.then_some(now);
+        self.spacing = paced.then(|| Spacing::new(now));
         self.meter.set_paced(paced);
         self.chosen = self.settings.choose(self.direction, &self.meter, &self.shape);
     }
