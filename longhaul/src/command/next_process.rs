@@ -46,14 +46,13 @@ fn tell(what: &impl Display, mounts: &[PathBuf]) {
     let process = mounts.iter().find_map(|file| kept::process_of(&socket_of(file)?));
     let (which, ends) = match process {
         Some(pid) => (
-            format!("process {pid}, which"),
+            format!("process {pid}, which is to take it over,"),
             format!("`kill -KILL {pid}` ends it if it hangs, and "),
         ),
-        None => ("the process that".to_owned(), String::new()),
+        None => ("the process that is to take it over".to_owned(), String::new()),
     };
     print_error(&format_args!(
-        "longhaul: {what} is served by nobody at the moment: {which} is to take it over, is waited for; {ends}its log in the state \
-         directory says more"
+        "longhaul: {what} is served by nobody at the moment: {which} is waited for; {ends}its log in the state directory says more"
     ));
 }
 

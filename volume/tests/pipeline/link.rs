@@ -148,6 +148,10 @@ impl<V: Volume> Link<V> {
         self.questions.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn conditions(&self) -> Conditions {
+        *self.line.lock().unwrap()
+    }
+
     pub(crate) fn set_conditions(&self, line: Conditions) {
         *self.line.lock().unwrap() = line;
     }
@@ -170,7 +174,7 @@ impl<V: Volume> Link<V> {
     }
 
     async fn cross(&self, lane: &Lane, bytes: u64) {
-        let line = *self.line.lock().unwrap();
+        let line = self.conditions();
         let sent = lane.leaves(self.sim.now(), bytes + HEADER, line);
         self.sim.until(sent).await;
         lane.carried.fetch_add(bytes, Ordering::Relaxed);
@@ -200,7 +204,7 @@ impl<V: Volume> Volume for Link<V> {
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
         Box::pin(async move {
-            let line = *self.line.lock().unwrap();
+            let line = self.conditions();
             if data.len() as u64 > line.unsolicited {
                 // Data that were asked for let commands pass.
                 self.sim.until(self.sim.now() + line.one_way).await;

@@ -47,7 +47,7 @@ enum Act {
 struct Fixture {
     sim: Sim,
     link: Arc<Link<Void>>,
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     at: u64,
 }
 
@@ -57,7 +57,7 @@ impl Fixture {
         let beneath = Arc::clone(&link) as Arc<dyn Volume>;
         let (pipeline, worker) = Pipeline::new(beneath, settings, Arc::new(sim.clone()));
         sim.spawn(worker);
-        Self { sim: sim.clone(), link, pipeline, at: 0 }
+        Self { sim: sim.clone(), link, pipeline: Arc::new(pipeline), at: 0 }
     }
 
     /// Does `act` with the next `block`.
@@ -318,36 +318,52 @@ fn jitter_costs_little() {
     }
 }
 
-/// Three applications for each of `acts`; the parts of both directions of the link that are used.
-fn together(acts: &'static [Act], conditions: Conditions) -> (f64, f64) {
-    run(conditions, Settings::default(), |fixture| async move {
-        let Fixture { sim, link, pipeline, .. } = fixture;
-        let pipeline = Arc::new(pipeline);
-        for (number, act) in (1..).zip(acts.iter().cycle().take(3 * acts.len())) {
-            let pipeline = Arc::clone(&pipeline);
+/// One of several applications: what it does without end, at its own place.
+#[derive(Clone, Copy)]
+enum Habit {
+    Read,
+    Write(Durability),
+}
+
+/// Applications with these habits at once.
+struct Together {
+    fixture: Fixture,
+    pipeline: Arc<Pipeline>,
+}
+
+impl Together {
+    fn start(fixture: Fixture, habits: impl IntoIterator<Item = Habit>) -> Self {
+        let together = Self { pipeline: Arc::clone(&fixture.pipeline), fixture };
+        for (number, habit) in (1..).zip(habits) {
+            let pipeline = Arc::clone(&together.pipeline);
             let data = Bytes::from(vec![7; 64 << 10]);
-            sim.spawn(async move {
-                for at in (number << 36..).step_by(64 << 10) {
-                    match act {
-                        Act::Read => drop(pipeline.read(Span::new(at, 64 * KIB)).await.unwrap()),
-                        Act::Write => {
-                            let write = pipeline.write(at, data.clone(), Durability::Volatile);
-                            write.await.unwrap();
+            together.fixture.sim.spawn(async move {
+                for at in (number << 33_u64..).step_by(64 << 10) {
+                    match habit {
+                        Habit::Read => drop(pipeline.read(Span::new(at, 64 * KIB)).await.unwrap()),
+                        Habit::Write(durability) => {
+                            pipeline.write(at, data.clone(), durability).await.unwrap();
                         }
                     }
                 }
             });
         }
-        sim.pause(5 * SECOND).await;
+        together
+    }
+
+    /// The parts of both directions of the link that are used for so long.
+    async fn used(&self, time: Duration) -> (f64, f64) {
+        let Fixture { sim, link, .. } = &self.fixture;
         let before = link.carried();
-        sim.pause(20 * SECOND).await;
+        sim.pause(time).await;
         let after = link.carried();
-        let used = |bytes: u64| bytes as f64 / 20.0 / conditions.rate;
-        let used = (used(after.0 - before.0), used(after.1 - before.1));
-        println!("{acts:?} {:?} {:.0}: {used:.3?}", conditions.one_way, conditions.rate);
-        used
-    })
+        let used = |bytes: u64| bytes as f64 / time.as_secs_f64() / link.conditions().rate;
+        (used(after.0 - before.0), used(after.1 - before.1))
+    }
 }
+
+const VOLATILE: Habit = Habit::Write(Durability::Volatile);
+const DURABLE: Habit = Habit::Write(Durability::Durable);
 
 /// tgt takes so much of a write with its command. Longer ones take two round trips each, shorter ones one.
 #[test]
@@ -385,20 +401,75 @@ fn link_by_satellite_carries_what_memory_holds() {
 
 #[test]
 fn several_readers_or_writers_fill_the_link() {
-    let conditions = line(32, GIGABIT / 4.0);
-    assert!(together(&[Act::Write], conditions).0 > 0.95);
-    assert!(together(&[Act::Read], conditions).1 > 0.95);
+    for (habit, direction) in [(VOLATILE, 0), (Habit::Read, 1)] {
+        run(line(32, GIGABIT / 4.0), Settings::default(), move |fixture| async move {
+            let together = Together::start(fixture, [habit; 3]);
+            together.used(5 * SECOND).await;
+            let used = <[f64; 2]>::from(together.used(20 * SECOND).await);
+            assert!(used[direction] > 0.95, "{used:?}");
+        });
+    }
 }
 
 /// With both directions full, each one's requests and answers queue behind the other's data.
 #[test]
 fn both_directions_are_kept_full_at_once() {
-    for one_way in [2, 8, 32, 64] {
-        for rate in [GIGABIT / 5.0, GIGABIT] {
-            let (up, down) = together(&[Act::Write, Act::Read], line(one_way, rate));
-            assert!(up > 0.8 && down > 0.8, "{up} {down}");
-        }
+    for (one_way, rate) in
+        [(2, GIGABIT / 5.0), (8, GIGABIT), (32, GIGABIT / 4.0), (64, GIGABIT / 5.0)]
+    {
+        run(line(one_way, rate), Settings::default(), move |fixture| async move {
+            let together = Together::start(fixture, [VOLATILE, Habit::Read].repeat(3));
+            together.used(5 * SECOND).await;
+            let (up, down) = together.used(40 * SECOND).await;
+            println!("{one_way} ms, {rate:.0}: {up:.3} {down:.3}");
+            assert!(up > 0.8 && down > 0.8, "{one_way} ms, {rate}: {up} {down}");
+        });
     }
+}
+
+/// The latency without a queue is not that of a queue which the other direction makes: with it ever more would be in flight.
+#[test]
+fn what_both_directions_have_in_flight_does_not_grow() {
+    run(line(8, GIGABIT / 10.0), Settings::default(), |fixture| async move {
+        let together = Together::start(fixture, [VOLATILE, Habit::Read].repeat(3));
+        for _ in 0..10 {
+            together.used(12 * SECOND).await;
+            let (writes, reads) = together.pipeline.chosen();
+            for chosen in [writes, reads] {
+                assert!(chosen.latency < Some(25 * MS), "{chosen:?}");
+            }
+        }
+    });
+}
+
+/// Durable writes go first, but not alone; a flush waits for what was written before it.
+#[test]
+fn flushes_beside_durable_writes_and_reads_wait_for_no_second() {
+    run(line(8, GIGABIT / 10.0), Settings::default(), |fixture| async move {
+        let habits = [Habit::Read; 3].into_iter().chain([DURABLE; 48]);
+        let together = Together::start(fixture, habits);
+        let sim = &together.fixture.sim;
+        for at in (0..300).map(|number| number * 64 * KIB) {
+            let data = Bytes::from(vec![7; 64 << 10]);
+            let began = sim.now();
+            together.pipeline.write(at, data, Durability::Volatile).await.unwrap();
+            together.pipeline.flush().await.unwrap();
+            assert!(sim.now() - began < SECOND, "at {began:?}");
+            sim.pause(100 * MS).await;
+        }
+    });
+}
+
+/// Each of them has requests of its own in flight while the latency is measured.
+#[test]
+fn durable_and_volatile_writes_fill_the_link_together() {
+    run(line(8, GIGABIT / 10.0), Settings::default(), |fixture| async move {
+        let together = Together::start(fixture, [VOLATILE, DURABLE].repeat(3));
+        for _ in 0..6 {
+            let (up, _) = together.used(10 * SECOND).await;
+            assert!(up > 0.85, "{up}");
+        }
+    });
 }
 
 #[test]

@@ -233,14 +233,22 @@ impl Core {
     /// The next thing to do beneath, if anything may be done: flushes that are due, then changes, then a question
     /// for holes, then what will be read.
     pub(super) fn next(&mut self, now: Duration) -> Option<Order> {
-        let both = self.writes.is_busy() && self.reads.is_busy();
-        self.writes.set_paced(both, now);
-        self.reads.set_paced(both, now);
+        self.pace(now);
         self.held_until = None;
         self.next_flush()
             .or_else(|| self.next_change(now))
             .or_else(|| self.next_question())
             .or_else(|| self.next_read(now))
+    }
+
+    /// Both directions are spaced out while both are full.
+    fn pace(&mut self, now: Duration) {
+        let Self { writes, reads, .. } = self;
+        let both = writes.is_busy() && reads.is_busy();
+        writes.set_paced(both, now);
+        reads.set_paced(both, now);
+        writes.look_beside(reads);
+        reads.look_beside(writes);
     }
 
     /// When there may be something to do, if nothing happens before.
@@ -266,11 +274,10 @@ impl Core {
 
     fn next_change(&mut self, now: Duration) -> Option<Order> {
         let hurry = self.closed || !self.flushes.has_no_barrier();
-        // What a caller waits for is not held back.
-        let at = match self.holds(self.writes.held_until(now)) {
-            true => self.queue.next_durable(self.writes.chosen())?,
-            false => self.queue.next(self.writes.chosen(), hurry)?,
-        };
+        if self.holds(self.writes.held_until(now)) {
+            return None;
+        }
+        let at = self.queue.next(self.writes.chosen(), hurry, self.writes.is_paced())?;
         let in_flight = self.queue.in_flight();
         let piece = self.queue.issue(at, self.writes.chosen().segment)?;
         let durability = match piece.durability() {

@@ -32,8 +32,8 @@ const PACE_TRIED: f64 = 1.25;
 /// ... for as long afterwards at as much less, as what was tried may all be in the queue ...
 const PACE_AFTERWARDS: f64 = 0.75;
 
-/// ... and with room in flight for a queue in each direction that is as long as the link: it is the intervals that keep them short.
-const GAIN_PACED: f64 = 3.0;
+/// ... and with room in flight for a queue that is as long as the link, as BBR has it: it is the intervals that keep it short.
+const GAIN_PACED: f64 = 2.0;
 
 /// A rate that grew by less than this factor did not grow ...
 const GROWTH: f64 = 1.15;
@@ -84,6 +84,8 @@ pub(in crate::layer) struct Stamp {
     limited: bool,
     /// Hardly anything else was in flight, so it met no queue.
     alone: bool,
+    /// How many requests were issued before it.
+    number: u64,
 }
 
 /// Measures one direction of a connection.
@@ -93,6 +95,8 @@ pub(super) struct RateMeter {
     /// How many those take that came back lately.
     round_trips: Peak,
     requests_in_flight: usize,
+    /// How many were issued.
+    requests: u64,
     delivered: u64,
     delivered_at: Duration,
     /// When that was issued that came back, the latest.
@@ -109,6 +113,8 @@ pub(super) struct RateMeter {
     was_busy: bool,
     busy: bool,
     paced: bool,
+    /// The other direction has hardly anything in flight either, or is not used much.
+    is_quiet_beside: bool,
 }
 
 /// A maximum over the last rounds.
@@ -187,8 +193,8 @@ enum Phase {
 
 /// A look at the latency without a queue.
 enum Probe {
-    /// Less is issued until the queue beneath must be gone.
-    Draining,
+    /// Less is issued until the queue beneath must be gone: that of so many requests, with numbers below `before`.
+    Draining { before: u64, left: usize },
     /// Requests issued from `since` on met no queue.
     Measuring { since: Duration, samples: usize, least: Duration },
 }
@@ -206,6 +212,7 @@ impl RateMeter {
             unsolicited,
             round_trips: Peak::default(),
             requests_in_flight: 0,
+            requests: 0,
             delivered: 0,
             delivered_at: Duration::ZERO,
             returned_issued_at: Duration::ZERO,
@@ -218,6 +225,7 @@ impl RateMeter {
             was_busy: false,
             busy: false,
             paced: false,
+            is_quiet_beside: true,
         }
     }
 
@@ -227,11 +235,12 @@ impl RateMeter {
             // The time in which nothing was asked for says nothing of the link.
             (self.delivered_at, self.returned_issued_at) = (now, now);
         }
-        if matches!(self.probe, Some(Probe::Draining)) && self.requests_in_flight < PROBE_REQUESTS {
+        if matches!(self.probe, Some(Probe::Draining { left: 0, .. })) && self.is_quiet_beside {
             self.probe = Some(Probe::Measuring { since: now, samples: 0, least: Duration::MAX });
         }
-        let alone = self.requests_in_flight < PROBE_REQUESTS;
+        let (alone, number) = (self.is_alone(), self.requests);
         self.requests_in_flight += 1;
+        self.requests += 1;
         self.limited = limited;
         self.busy |= !limited;
         Stamp {
@@ -241,13 +250,24 @@ impl RateMeter {
             returned_issued_at: self.returned_issued_at,
             limited,
             alone,
+            number,
         }
+    }
+
+    /// Whether what is issued now meets no queue.
+    const fn is_alone(&self) -> bool {
+        self.requests_in_flight < PROBE_REQUESTS && self.is_quiet_beside
     }
 
     /// A request came back. A failed one says nothing of the link. True if what follows from the
     /// measurements may have changed.
     pub(super) fn returned(&mut self, stamp: Stamp, bytes: u64, ok: bool, now: Duration) -> bool {
         self.requests_in_flight -= 1;
+        if let Some(Probe::Draining { before, left }) = &mut self.probe
+            && stamp.number < *before
+        {
+            *left -= 1;
+        }
         if !ok || bytes == 0 {
             return false;
         }
@@ -270,8 +290,7 @@ impl RateMeter {
 
     /// A request that is not counted, a caller's own read, took this long.
     pub(super) fn latency_beside(&mut self, issued: Duration, now: Duration) {
-        let alone = self.requests_in_flight < PROBE_REQUESTS;
-        let stamp = Stamp { at: issued, alone, ..Stamp::default() };
+        let stamp = Stamp { at: issued, alone: self.is_alone(), ..Stamp::default() };
         self.latency_seen(stamp, 1, now);
     }
 
@@ -339,9 +358,30 @@ impl RateMeter {
         let aged = self.latency.is_some_and(|(least, seen)| {
             now.saturating_sub(seen) > latency_life(least, self.product())
         });
-        if aged && !probing && self.growth.is_full() {
-            self.probe = Some(Probe::Draining);
+        if aged && self.growth.is_full() {
+            self.probe();
         }
+    }
+
+    /// From now on less is issued, until the latency without a queue is known.
+    pub(super) fn probe(&mut self) {
+        let (before, left) = (self.requests, self.requests_in_flight);
+        self.probe.get_or_insert(Probe::Draining { before, left });
+    }
+
+    /// Whether it makes no queue.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.requests_in_flight < PROBE_REQUESTS || self.is_probing() && !self.is_draining()
+    }
+
+    /// Whether the queue is still there that was when a look at the latency began.
+    pub(super) const fn is_draining(&self) -> bool {
+        matches!(self.probe, Some(Probe::Draining { left: 1.., .. }))
+    }
+
+    /// Whether what is in flight in the other direction makes no queue.
+    pub(super) const fn set_quiet_beside(&mut self, is_quiet: bool) {
+        self.is_quiet_beside = is_quiet;
     }
 
     /// Bytes per second, if any were measured.

@@ -73,6 +73,11 @@ impl RateControl {
         self.meter.issued(limited, now)
     }
 
+    /// Whether requests are spaced out.
+    pub(super) const fn is_paced(&self) -> bool {
+        self.spacing.is_some()
+    }
+
     /// Whether requests are spaced out, and this is the time for the next one.
     fn is_due(&self, now: Duration) -> bool {
         let due = self.spacing.zip(self.meter.pace()).map(|(spacing, pace)| spacing.due(pace));
@@ -92,11 +97,24 @@ impl RateControl {
 
     /// From now on requests are spaced out, or issued as they come.
     pub(super) fn set_paced(&mut self, paced: bool, now: Duration) {
-        if paced == self.spacing.is_some() {
-            return;
+        if paced != self.is_paced() {
+            self.spacing = paced.then(|| Spacing::new(now));
+            self.meter.set_paced(paced);
+            self.choose();
         }
-        self.spacing = paced.then(|| Spacing::new(now));
-        self.meter.set_paced(paced);
+    }
+
+    /// Looks at the other direction: while that has much in flight too, the latency without a queue is seen only if both have
+    /// little in flight at the same time.
+    pub(super) fn look_beside(&mut self, other: &Self) {
+        self.meter.set_quiet_beside(!self.is_paced() || other.meter.is_quiet());
+        if self.is_paced() && other.meter.is_draining() && !self.meter.is_probing() {
+            self.meter.probe();
+            self.choose();
+        }
+    }
+
+    fn choose(&mut self) {
         self.chosen = self.settings.choose(self.direction, &self.meter, &self.shape);
     }
 
@@ -109,7 +127,7 @@ impl RateControl {
         now: Duration,
     ) {
         if self.meter.returned(stamp, bytes, done, now) {
-            self.chosen = self.settings.choose(self.direction, &self.meter, &self.shape);
+            self.choose();
         }
     }
 

@@ -93,6 +93,8 @@ pub(super) struct WriteQueue {
     urgent: BTreeSet<(Seq, u64)>,
     volatile: Load,
     durable: Load,
+    /// The last one that was sent was durable.
+    was_durable: bool,
     /// The buffers that what waits keeps although it is little of them, in bytes.
     foreign: usize,
     /// Bytes accepted and not landed; never above the window.
@@ -110,6 +112,7 @@ impl WriteQueue {
             urgent: BTreeSet::new(),
             volatile: Load::default(),
             durable: Load::default(),
+            was_durable: false,
             foreign: 0,
             held: 0,
         }
@@ -230,13 +233,17 @@ impl WriteQueue {
     // Out.
 
     /// The place of the change to be sent next, if there is one and it has room in flight: a durable one, or the
-    /// oldest. Short ends of streams stay while others are in flight, unless it is to `hurry`.
-    pub(super) fn next(&self, chosen: &Chosen, hurry: bool) -> Option<u64> {
-        self.next_durable(chosen).or_else(|| self.next_volatile(chosen, hurry))
+    /// oldest; both `in_turn` where one makes the other wait. Short ends of streams stay while others are in flight, unless it is
+    /// to `hurry`.
+    pub(super) fn next(&self, chosen: &Chosen, hurry: bool, in_turn: bool) -> Option<u64> {
+        let volatile = || self.next_volatile(chosen, hurry);
+        match in_turn && self.was_durable {
+            true => volatile().or_else(|| self.next_durable(chosen)),
+            false => self.next_durable(chosen).or_else(volatile),
+        }
     }
 
-    /// The same, of durable ones only.
-    pub(super) fn next_durable(&self, chosen: &Chosen) -> Option<u64> {
+    fn next_durable(&self, chosen: &Chosen) -> Option<u64> {
         let &(_, at) = self.urgent.first()?;
         let bytes = self.waiting.map.get(at)?.bytes();
         self.durable.has_room(bytes, chosen).then_some(at)
@@ -269,6 +276,7 @@ impl WriteQueue {
         // What is in flight may be kept until the next flush, to be sent again.
         piece.body.own();
         self.load(&piece).add(piece.bytes());
+        self.was_durable = piece.durable.is_some();
         self.issued.insert(piece);
         self.issued.map.get_mut(at)
     }
