@@ -126,10 +126,14 @@ impl PathEcn {
         if self.state == State::Failed {
             return false;
         }
-        let (arrived, known) = (counts.ect0 + counts.ce, before.ect0 + before.ce);
+        let arrived = counts.ect0.saturating_add(counts.ce);
+        let known = before.ect0.saturating_add(before.ce);
         let falls = counts.ect0 < before.ect0 || counts.ce < before.ce;
         // Cleared, or made of what was sent without, or with something else.
-        let is_mangled = falls || counts.ect1 > 0 || arrived < known + acked || arrived > self.sent;
+        let is_mangled = falls
+            || counts.ect1 > 0
+            || arrived < known.saturating_add(acked)
+            || arrived > self.sent;
         let has_ect0 =
             counts.ect0 > self.before.ect0 || self.was_capable && counts.ce > self.before.ce;
         // A path that marks everything says nothing by it: nor does one that says nothing of all.

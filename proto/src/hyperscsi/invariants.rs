@@ -18,6 +18,10 @@ use crate::identity::Identity;
 use crate::scsi::status::Status;
 use crate::time::Time;
 
+/// What packets come with, by what the script says: of a path that carries ECN now and then.
+const CODEPOINTS: [Ecn; 8] =
+    [Ecn::Ect0, Ecn::Ect0, Ecn::Ect0, Ecn::Ce, Ecn::Ect0, Ecn::NotEct, Ecn::Ect0, Ecn::Ect1];
+
 /// Bytes as every kind of packet body: none breaks a parser, and what is read is written as it was.
 pub fn packet(bytes: &[u8]) {
     if let Some(header) = Header::parse(bytes) {
@@ -149,12 +153,13 @@ pub fn machines(ciphers: Ciphers, script: &[u8]) {
                     1
                 }
             };
+            let ecn = CODEPOINTS[usize::from(step) % CODEPOINTS.len()];
             for _ in 0..copies {
                 if to_server {
                     let from = if to == second.1 { second.0 } else { endpoint(1111) };
-                    server.handle_packet(now, from, Ecn::NotEct, &mut bytes.clone());
+                    server.handle_packet(now, from, ecn, &mut bytes.clone());
                 } else {
-                    client.handle_packet(now, endpoint(PORT), Ecn::NotEct, &mut bytes.clone());
+                    client.handle_packet(now, endpoint(PORT), ecn, &mut bytes.clone());
                 }
             }
         }

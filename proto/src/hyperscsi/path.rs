@@ -520,3 +520,63 @@ impl Path {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use super::super::codec::AckFrame;
+    use super::super::ecn::{Ecn, EcnCounts};
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_origin(Duration::from_millis(ms))
+    }
+
+    fn endpoint(port: u16) -> Endpoint {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        Endpoint { link: LinkId::default(), address: Address::Ip(address) }
+    }
+
+    fn path() -> Path {
+        let profile = Profile {
+            timing: Timing::IP,
+            peer_delay: Duration::from_millis(5),
+            control: CongestionControl::default(),
+            packets: (1200, 1452),
+            window: None,
+            ecn: true,
+        };
+        Path::new(Time::ZERO, (0, endpoint(1), PathState::Active), profile)
+    }
+
+    fn acknowledge(path: &mut Path, now: Time, last: u64, ecn: Option<EcnCounts>) {
+        let (ranges, delay) = (vec![0..=last], Duration::ZERO);
+        let frame = AckFrame { ranges, delay, max_bytes: 0, max_slots: 0, ecn };
+        let in_flight = path.recovery.in_flight();
+        let outcome = path.recovery.on_ack(now, &frame);
+        path.adapt(now, in_flight, &outcome);
+    }
+
+    /// Spec, 14.1.
+    #[test]
+    fn packet_that_went_to_the_old_address_says_nothing_of_the_new_ones_mtu() {
+        let mut path = path();
+        path.on_sent(at(1), (0, true), 1452, Content::Probe);
+        acknowledge(&mut path, at(20), 0, None);
+        assert_eq!(path.packet(), 1452);
+        path.on_sent(at(21), (1, false), 1452, Content::Query);
+        let proof = Proof::new(at(22), (endpoint(2), [0; 8]), 0, (Duration::from_secs(1), None));
+        path.proven(at(30), &proof);
+        acknowledge(&mut path, at(40), 1, None);
+        assert_eq!(path.packet(), 1200);
+    }
+
+    #[test]
+    fn counts_that_add_up_to_too_much_are_mangled() {
+        let mut path = path();
+        path.on_sent(at(1), (0, true), 100, Content::Query);
+        acknowledge(&mut path, at(20), 0, Some(EcnCounts { ect0: u64::MAX, ect1: 0, ce: 2 }));
+        assert_eq!(path.ecn.codepoint(), Ecn::NotEct);
+    }
+}

@@ -44,6 +44,8 @@ pub(super) struct Sent {
     content: Content,
     /// It was sent with ECT(0), in the test of the path that counts (spec, 9.3).
     has_ect: bool,
+    /// It went elsewhere: what that path carries says nothing of this one.
+    is_elsewhere: bool,
 }
 
 impl Sent {
@@ -141,7 +143,9 @@ pub(super) struct Outcome {
 impl Outcome {
     fn acknowledged(&mut self, sent: Sent) {
         self.acked_bytes += sent.size();
-        self.acked_longest = self.acked_longest.max(sent.size());
+        if !sent.is_elsewhere {
+            self.acked_longest = self.acked_longest.max(sent.size());
+        }
         self.acked_sent = self.acked_sent.max(sent.at());
         self.ect.0 += u64::from(sent.has_ect);
         self.acked.push(sent.content);
@@ -231,7 +235,7 @@ impl Recovery {
     ) {
         self.asked = asked;
         let state = self.delivery.on_sent(now, self.in_flight, size);
-        self.sent.push(number, Sent { state, content, has_ect });
+        self.sent.push(number, Sent { state, content, has_ect, is_elsewhere: false });
         self.in_flight += size;
         self.counts.0 += 1;
         self.last_sent = now;
@@ -443,6 +447,7 @@ impl Recovery {
         (self.rtt, self.backoff) = (rtt, 0);
         (self.measured, self.first_measured) = (None, None);
         self.reordering.restart();
+        self.sent.iter_mut().for_each(|sent| sent.is_elsewhere = true);
     }
 
     /// Nothing of what is in flight will be acknowledged: what it carried.
