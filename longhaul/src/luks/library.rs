@@ -8,9 +8,10 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use libcryptsetup_rs::consts::flags::{CryptActivate, CryptVolumeKey};
-use libcryptsetup_rs::consts::vals::EncryptionFormat;
+use libcryptsetup_rs::consts::vals::{CryptLogLevel, EncryptionFormat};
 use libcryptsetup_rs::{
     CryptDevice, CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, Either, LibcryptErr, TokenInput,
+    c_logging_callback, set_log_callback,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
@@ -354,6 +355,13 @@ pub(super) fn check(image: &Image, volume_size: u64) -> Outcome {
     on_file(image.bytes.clone(), volume_size, load).map(drop)
 }
 
+c_logging_callback!(log, (), log_message);
+
+/// Without it the library prints its warnings to the standard output, amid the data that a command writes there.
+fn log_message(level: CryptLogLevel, message: &str, _: Option<&mut ()>) {
+    tracing::debug!(?level, message, "libcryptsetup");
+}
+
 /// Lets `act` work on a file that holds `header` and looks as long as the volume, and answers what the
 /// header became. The file is memory: no key material reaches a disk, and it is gone with the process.
 fn on_file<T>(
@@ -364,6 +372,7 @@ fn on_file<T>(
     let what = || "cannot work on the header in memory".to_owned();
     let mut file = private_file(&header, volume_size).or_fail(what)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    set_log_callback::<()>(Some(log), None);
     let mut device = CryptInit::init(Path::new(&path)).or_fail(what)?;
     let answer = act(&mut device)?;
     drop(device);

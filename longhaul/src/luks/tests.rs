@@ -5,7 +5,11 @@ mod erase;
 mod journal_token;
 mod writer_token;
 
+use std::io::{self, Write};
+use std::sync::Mutex;
+
 use bytes::Bytes;
+use libcryptsetup_rs::consts::vals::CryptLogLevel;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Span, check};
@@ -47,6 +51,35 @@ pub(super) async fn opens(volume: &Arc<dyn Volume>, text: &str) -> bool {
             false
         }
     }
+}
+
+/// Lines of a log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn messages_of_the_library_are_in_the_log() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(log, || {
+        library::format(SIZE, None, CipherArgs::default(), &secret("one"), &cheap()).unwrap();
+        libcryptsetup_rs::log(CryptLogLevel::Normal, "a warning").unwrap();
+    });
+    let written = lines.0.lock().unwrap();
+    assert!(String::from_utf8_lossy(&written).contains("a warning"));
 }
 
 #[tokio::test]
