@@ -140,10 +140,10 @@ impl fmt::Display for AliveReason {
         let gone = "its process is gone, and what it could not write is in";
         f.write_str(match self {
             Self::Unwritten(log) if is_journal(log) => {
-                let log = log.shown();
+                let (log, quoted) = (log.shown(), log.quoted());
                 return write!(
                     f,
-                    "{gone} the journal {log}: attach with `--journal {log}`, or `longhaul journal drain {log}` sends it"
+                    "{gone} the journal {log}: attach with `--journal {quoted}`, or `longhaul journal drain {quoted}` sends it"
                 );
             }
             Self::Unwritten(log) => {

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::socket_file::SocketFile;
 
 /// Where the socket is unless said otherwise.
@@ -169,10 +169,10 @@ pub(crate) fn too_long(path: &Path) -> Option<String> {
 pub(crate) fn lacks_dir(path: &Path) -> Option<String> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())?;
     let made = [runtime_dir().as_deref(), Path::new(DEFAULT).parent()].contains(&Some(dir));
-    let (path, dir) = (path.shown(), dir.shown());
+    let (path, shown, quoted) = (path.shown(), dir.shown(), dir.quoted());
     (!made).then(|| {
         format!(
-            "cannot listen on the control socket {path}: the directory {dir} does not exist\n  make it first: `mkdir {dir}`"
+            "cannot listen on the control socket {path}: the directory {shown} does not exist\n  make it first: `mkdir {quoted}`"
         )
     })
 }

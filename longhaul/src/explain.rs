@@ -232,7 +232,8 @@ fn explain_at_length(what: String, why: ConnectError) -> Failure {
     }
     let hint = match why.login() {
         Some(LoginError::NoCredentials) => {
-            "give them with --chap-user and --chap-secret-file; or, for a secure session, --pin KEY"
+            "give them with --chap-user and --chap-secret-file; or, for a secure session, --pin KEY, if the server knows the key of this \
+             machine: an invitation (on the server: `longhaul invite NAME --volume VOLUME`) does both"
         }
         Some(LoginError::KeyRefused(_)) => {
             "on the server: a client's `key` in its file, or --client-key, unless it was revoked; here: --identity or --pin. If the server's \

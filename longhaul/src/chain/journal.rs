@@ -18,7 +18,7 @@ use super::layer::{Layer, OpenContext};
 use super::limited_reads::LimitedReads;
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::luks;
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::size::Size;
 use crate::store::abilities::{
     Abilities, BoxFuture, JournalStatus, OneWriter, Opened, Probe, Worker, WorkerStatus,
@@ -456,7 +456,7 @@ fn ended(status: &LayerStatus, writer: &dyn OneWriter, path: &Path, uri: &Uri) -
         }
         return None;
     }
-    let (unsent, path) = (status.journal.unsent, path.shown());
+    let (unsent, quoted, path) = (status.journal.unsent, path.quoted(), path.shown());
     let failure = status.failure.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
     Some(Failure::new(match status.journal.state {
         State::Frozen => format!(
@@ -465,7 +465,7 @@ fn ended(status: &LayerStatus, writer: &dyn OneWriter, path: &Path, uri: &Uri) -
         ),
         _ => format!(
             "{uri} lacks {unsent} changes that are in the journal {path}{failure}: attach it with this journal again, or \
-             `longhaul journal drain {path}` sends them"
+             `longhaul journal drain {quoted}` sends them"
         ),
     }))
 }

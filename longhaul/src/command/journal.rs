@@ -19,7 +19,7 @@ use crate::chain::{self, Contents, JournalOptions, JournalSource, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::journals;
-use crate::printable::{OneLine, Shown as _};
+use crate::printable::{OneLine, Quoted as _, Shown as _};
 use crate::replay_log::{Change, Header, Saved, Writer};
 use crate::size::Size;
 use crate::state_dir::state_dir;
@@ -328,9 +328,9 @@ fn say_saved(saved: &Saved, changes: usize) -> Outcome {
     let Some(path) = &saved.path else {
         return super::say("it holds nothing that its volume lacks");
     };
-    let (path, bytes) = (path.shown(), Size(saved.bytes));
+    let (quoted, path, bytes) = (path.quoted(), path.shown(), Size(saved.bytes));
     super::say(&format!(
-        "saved {changes} changes ({bytes} bytes) in {path}: `longhaul replay --force {path}` writes them"
+        "saved {changes} changes ({bytes} bytes) in {path}: `longhaul replay --force {quoted}` writes them"
     ))
 }
 

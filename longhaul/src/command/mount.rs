@@ -26,7 +26,7 @@ use crate::block_devices::{devices_over, mounted_at};
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::front::kernel_device;
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::remembered::{self, Remembered};
 use crate::state_dir::state_dir;
 use crate::stop::Stop;
@@ -183,7 +183,7 @@ fn check_directory(dir: &Path) -> Outcome<PathBuf> {
     let what = || format!("cannot mount at {}", dir.shown());
     let found = std::fs::canonicalize(dir).map_err(|why| {
         let failure = Failure::new(what()).because(why);
-        failure.hint(format!("`mkdir {}` makes it", dir.shown()))
+        failure.hint(format!("`mkdir {}` makes it", dir.quoted()))
     })?;
     if !found.is_dir() {
         return Err(Failure::new(what()).because("it is not a directory"));
@@ -191,7 +191,7 @@ fn check_directory(dir: &Path) -> Outcome<PathBuf> {
     match mounted_at(&found) {
         Some(mount) if found != Path::new("/") => Err(Failure::new(what())
             .because(format!("{} is mounted there already", mount.source.shown()))
-            .hint(format!("`longhaul umount {}` ends what Longhaul has mounted", found.shown()))),
+            .hint(format!("`longhaul umount {}` ends what Longhaul has mounted", found.quoted()))),
         _ => Ok(found),
     }
 }
@@ -355,7 +355,7 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
         let unit = persist::write(&name, place)?;
         say(&format!("{} mounts it at boot", unit.shown()))?;
     }
-    let how = place.as_deref().map_or_else(|| name.clone(), |place| place.shown().to_string());
+    let how = place.as_deref().map_or_else(|| name.clone(), Path::quoted);
     let told = format!("{told}; `longhaul umount {how}` ends it");
     if !args.foreground {
         return say_done(&told);

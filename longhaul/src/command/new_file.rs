@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::uri::Uri;
 
 /// The bytes of a name that are kept in the temporary one: a file name has at most 255.
@@ -78,7 +78,7 @@ impl NewFile {
 fn refuse_directory(path: &Path, from: &Uri) -> Outcome {
     let name = from.path().and_then(Path::file_name).unwrap_or_else(|| OsStr::new("disk.img"));
     let inside = path.join(name);
-    let (shown, inside) = (path.shown(), inside.shown());
+    let inside = inside.shown();
     if path.is_dir() {
         let what = Failure::new("it is a directory");
         return Err(what.hint(format!("name the file in it: {inside}")));
@@ -86,9 +86,10 @@ fn refuse_directory(path: &Path, from: &Uri) -> Outcome {
     if path.as_os_str().as_bytes().ends_with(b"/") && !path.exists() {
         let what =
             Failure::new("it ends with a slash, as directories do, and there is none of this name");
-        return Err(
-            what.hint(format!("`mkdir -p {shown}` makes it; then name the file in it: {inside}"))
-        );
+        return Err(what.hint(format!(
+            "`mkdir -p {}` makes it; then name the file in it: {inside}",
+            path.quoted()
+        )));
     }
     if path.exists() { Ok(()) } else { refuse_missing_directory(path) }
 }
@@ -98,9 +99,9 @@ pub(super) fn refuse_missing_directory(path: &Path) -> Outcome {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match parent.filter(|parent| !parent.exists()) {
         Some(parent) => {
-            let parent = parent.shown();
-            let what = Failure::new(format!("the directory {parent} does not exist"));
-            Err(what.hint(format!("`mkdir -p {parent}` makes it, or the path is wrong")))
+            let (shown, quoted) = (parent.shown(), parent.quoted());
+            let what = Failure::new(format!("the directory {shown} does not exist"));
+            Err(what.hint(format!("`mkdir -p {quoted}` makes it, or the path is wrong")))
         }
         None => Ok(()),
     }

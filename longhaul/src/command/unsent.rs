@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::attached::{AttachStatus, attachments};
 use crate::chain::Chain;
 use crate::failure::{Failure, Outcome, print_error};
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::uri::Uri;
 
 /// A journal that holds what its volume lacks.
@@ -56,7 +56,7 @@ impl Unsent {
             Some(Sender { pid, changes }) => format!(
                 "process {pid} is sending it ({changes} changes); wait until `longhaul status` shows 0 changes not sent"
             ),
-            None => format!("`longhaul journal drain {}` sends it", self.path.shown()),
+            None => format!("`longhaul journal drain {}` sends it", self.path.quoted()),
         }
     }
 }
