@@ -1,14 +1,15 @@
 //! A page to print, with all that it takes to get at an encrypted volume when everything but the server is gone.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use zeroize::Zeroizing;
 
 use crate::line_chart::escape;
-use crate::printable::OneLine;
+use crate::printable::{OneLine, Quoted as _, Shown as _};
 use crate::qr_code::QrCode;
 use crate::recovery_words::RecoveryWords;
-use crate::utc;
+use crate::{sealing, utc};
 
 /// What stands on it.
 pub(crate) struct RecoverySheet {
@@ -62,7 +63,12 @@ impl RecoverySheet {
     }
 
     fn parts(&self) -> Vec<Part> {
-        let Self { uri, slot, .. } = self;
+        // Some shells take the `?` in it for a pattern.
+        let (uri, slot) = (Path::new(&self.uri).quoted(), self.slot);
+        let identity = sealing::default_path().map_or_else(
+            |_| "~/.config/longhaul/identity".to_owned(),
+            |path| path.shown().to_string(),
+        );
         let part = |heading, lines: Vec<String>| Part { heading, lines, commands: true };
         vec![
             Part {
@@ -77,11 +83,10 @@ impl RecoverySheet {
             part("Try it (nothing is written)", vec![format!("longhaul key test {uri} --recovery")]),
             Part {
                 heading: "From another machine",
-                lines: vec![
-                    "A server that knows its clients lets no other machine in: it needs a copy of this one's identity \
-                     (~/.config/longhaul/identity), or an invitation (`longhaul invite NAME` at the server)."
-                        .into(),
-                ],
+                lines: vec![format!(
+                    "A server that knows its clients lets no other machine in: it needs a copy of this one's identity ({identity}), or an \
+                     invitation (`longhaul invite NAME` at the server)."
+                )],
                 commands: false,
             },
             part(

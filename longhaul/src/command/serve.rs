@@ -143,10 +143,6 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
         Ok((config, invitations))
     })
     .await?;
-    if invites && config.insecure {
-        let what = "--invite lets nobody in but clients with keys, and --insecure lets anybody in";
-        return Err(Failure::usage(what).hint("leave one of them out"));
-    }
     if config.lacks_identity() || (invites && config.identity.is_none()) {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }

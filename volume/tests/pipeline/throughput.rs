@@ -429,7 +429,7 @@ fn both_directions_are_kept_full_at_once() {
 
 /// The latency without a queue is not that of a queue which the other direction makes: with it ever more would be in flight.
 #[test]
-fn what_both_directions_have_in_flight_does_not_grow() {
+fn in_flight_does_not_grow_while_both_directions_are_full() {
     run(line(8, GIGABIT / 10.0), Settings::default(), |fixture| async move {
         let together = Together::start(fixture, [VOLATILE, Habit::Read].repeat(3));
         for _ in 0..10 {

@@ -337,6 +337,10 @@ pub(super) fn clients_file(config: &Config) -> Outcome<PathBuf> {
 /// What a server that was started by its command line was told by invitations: its clients, and its identity, which is
 /// made if it `invites`.
 pub(super) fn complete(mut config: Config, invites: bool) -> Outcome<Config> {
+    if invites && config.insecure {
+        let what = "--invite lets nobody in but clients with keys, and --insecure lets anybody in";
+        return Err(Failure::usage(what).hint("leave one of them out"));
+    }
     let Some(dir) = directory(&config) else { return Ok(config) };
     let file = dir.join(CLIENTS);
     if config.origin.is_none()
