@@ -19,7 +19,7 @@ use core::time::Duration;
 
 use super::cubic::Cubic;
 use super::delivery::LostPacket;
-use super::{Acked, Congestion, INITIAL_PACKETS};
+use super::{Acked, Congestion, INITIAL_PACKETS, is_new_event};
 use crate::time::Time;
 use min_rtt::MinRtt;
 use model::{
@@ -494,7 +494,7 @@ impl Congestion for Bbr {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, lost: &[LostPacket], persistent: bool) {
-        if self.event.is_none_or(|event| sent > event) {
+        if is_new_event(self.event, sent) {
             let Self { state, is_filled, bound, .. } = *self;
             let short_term = (self.short_term.rate, self.short_term.in_flight);
             self.before = Some(Before { state, is_filled, bound, short_term });

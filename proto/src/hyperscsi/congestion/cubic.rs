@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::delivery::LostPacket;
-use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
+use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS, is_new_event};
 use crate::time::Time;
 
 /// How fast the window grows (RFC 9438, 5).
@@ -60,11 +60,6 @@ impl Cubic {
     fn cubic(&self, time: Duration, start: f64) -> f64 {
         let k = ((self.max - start).max(0.0) / C).cbrt();
         C * (time.as_secs_f64() - k).powi(3) + self.max
-    }
-
-    /// Whether what happened to a packet that was sent then is a new event.
-    fn begins_event(&self, sent: Time) -> bool {
-        self.recovery_start.is_none_or(|start| sent > start)
     }
 
     /// Reduces the window to this part.
@@ -125,7 +120,7 @@ impl Congestion for Cubic {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
-        if self.begins_event(sent) {
+        if is_new_event(self.recovery_start, sent) {
             let before = Box::new(Self { before: None, ..self.clone() });
             self.reduce(now, BETA);
             self.before = Some(before);
@@ -146,7 +141,7 @@ impl Congestion for Cubic {
 
     fn on_ce(&mut self, now: Time, sent: Time, _in_flight: u64) {
         self.before = None;
-        if self.begins_event(sent) {
+        if is_new_event(self.recovery_start, sent) {
             self.reduce(now, BETA_ECN);
         }
     }
@@ -201,26 +196,6 @@ mod tests {
         assert_eq!(cubic.window(), 7000);
         cubic.on_loss(at(9), at(7), &[], true);
         assert_eq!(cubic.window(), 2000);
-    }
-
-    /// RFC 9438, 4.9.2; RFC 4015.
-    #[test]
-    fn window_is_as_before_when_losses_alone_had_reduced_it() {
-        let at = |ms| Time::from_origin(Duration::from_millis(ms));
-        for (is_marked, is_persistent, expected) in
-            [(false, false, 10_000), (true, false, 7000), (false, true, 2000)]
-        {
-            let mut window = Cubic::new(1000);
-            window.on_loss(at(5), at(1), &[], false);
-            window.on_loss(at(6), at(4), &[], is_persistent);
-            if is_marked {
-                window.on_ce(at(7), at(4), 10_000);
-            }
-            window.undo(at(8));
-            assert_eq!(window.window(), expected);
-            window.undo(at(9));
-            assert_eq!(window.window(), expected, "it is undone once");
-        }
     }
 
     /// RFC 9002, 7.1; RFC 8511, 3.

@@ -92,3 +92,37 @@ pub(super) fn new(kind: CongestionControl, packet: u16) -> Box<dyn Congestion> {
         CongestionControl::Cubic => Box::new(Cubic::new(packet)),
     }
 }
+
+/// Whether what happened to a packet that was sent at `sent` is a new congestion event, after one that began at `last`.
+fn is_new_event(last: Option<Time>, sent: Time) -> bool {
+    last.is_none_or(|last| sent > last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 9438, 4.9.2; RFC 4015.
+    #[test]
+    fn window_is_as_before_when_losses_alone_had_reduced_it() {
+        let at = |ms| Time::from_origin(Duration::from_millis(ms));
+        for (control, reduced) in
+            [(CongestionControl::Cubic, 7000), (CongestionControl::NewReno, 5000)]
+        {
+            for (is_marked, is_persistent, expected) in
+                [(false, false, 10_000), (true, false, reduced), (false, true, 2000)]
+            {
+                let mut congestion = new(control, 1000);
+                congestion.on_loss(at(5), at(1), &[], false);
+                congestion.on_loss(at(6), at(4), &[], is_persistent);
+                if is_marked {
+                    congestion.on_ce(at(7), at(4), 10_000);
+                }
+                congestion.undo(at(8));
+                assert_eq!(congestion.window(), expected);
+                congestion.undo(at(9));
+                assert_eq!(congestion.window(), expected, "it is undone once");
+            }
+        }
+    }
+}

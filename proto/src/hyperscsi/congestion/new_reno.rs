@@ -1,7 +1,7 @@
 //! NewReno (RFC 9002, 7).
 
 use super::delivery::LostPacket;
-use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
+use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS, is_new_event};
 use crate::time::Time;
 
 /// To how many tenths a mark reduces the window: the queue of a router that marks is short (RFC 8511, 3).
@@ -33,11 +33,6 @@ impl NewReno {
             acked: 0,
             before: None,
         }
-    }
-
-    /// Whether what happened to a packet that was sent then is a new event.
-    fn begins_event(&self, sent: Time) -> bool {
-        self.recovery_start.is_none_or(|start| sent > start)
     }
 
     fn reduce(&mut self, now: Time, window: u64) {
@@ -76,7 +71,7 @@ impl Congestion for NewReno {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, _lost: &[LostPacket], persistent: bool) {
-        if self.begins_event(sent) {
+        if is_new_event(self.recovery_start, sent) {
             let before = Box::new(Self { before: None, ..self.clone() });
             self.reduce(now, self.window / 2);
             self.before = Some(before);
@@ -96,7 +91,7 @@ impl Congestion for NewReno {
 
     fn on_ce(&mut self, now: Time, sent: Time, _in_flight: u64) {
         self.before = None;
-        if self.begins_event(sent) {
+        if is_new_event(self.recovery_start, sent) {
             self.reduce(now, self.window * BETA_ECN / 10);
         }
     }
@@ -136,25 +131,6 @@ mod tests {
         assert_eq!(reno.window(), 6000, "one packet per window");
         reno.on_loss(at(9), at(7), &[], true);
         assert_eq!(reno.window(), 2000);
-    }
-
-    /// RFC 9438, 4.9.2; RFC 4015.
-    #[test]
-    fn window_is_as_before_when_losses_alone_had_reduced_it() {
-        for (is_marked, is_persistent, expected) in
-            [(false, false, 10_000), (true, false, 5000), (false, true, 2000)]
-        {
-            let mut window = NewReno::new(1000);
-            window.on_loss(at(5), at(1), &[], false);
-            window.on_loss(at(6), at(4), &[], is_persistent);
-            if is_marked {
-                window.on_ce(at(7), at(4), 10_000);
-            }
-            window.undo(at(8));
-            assert_eq!(window.window(), expected);
-            window.undo(at(9));
-            assert_eq!(window.window(), expected, "it is undone once");
-        }
     }
 
     /// RFC 9002, 7.1; RFC 8511, 3.
