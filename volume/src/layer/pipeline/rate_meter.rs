@@ -409,6 +409,11 @@ impl RateMeter {
         self.paced = paced;
     }
 
+    /// Whether they are issued at even intervals.
+    pub(super) const fn is_paced(&self) -> bool {
+        self.paced
+    }
+
     /// How many bytes a second may be issued, if that is bounded.
     pub(super) fn pace(&self) -> Option<f64> {
         if !self.paced {

@@ -19,12 +19,11 @@ pub(in crate::layer) struct RateControl {
     shape: Shape,
     meter: RateMeter,
     chosen: Chosen,
-    /// While requests are spaced out.
-    spacing: Option<Spacing>,
+    /// What counts while requests are spaced out.
+    spacing: Spacing,
 }
 
 /// How much was issued beyond the pace. It is kept in bytes, so that what is waited for follows a pace that changes.
-#[derive(Clone, Copy)]
 struct Spacing {
     /// Bytes that were still to be waited for at `at`; below zero for a time in which nothing was issued.
     ahead: f64,
@@ -55,7 +54,7 @@ impl RateControl {
             Direction::Read => RateMeter::default(),
         };
         let chosen = settings.choose(direction, &meter, &shape);
-        Self { direction, settings, shape, meter, chosen, spacing: None }
+        Self { direction, settings, shape, meter, chosen, spacing: Spacing::new(Duration::ZERO) }
     }
 
     pub(in crate::layer) const fn chosen(&self) -> &Chosen {
@@ -67,26 +66,26 @@ impl RateControl {
         let room = in_flight + self.chosen.segment < self.chosen.in_flight;
         // If more could be in flight, what returns is no measure of the link.
         let limited = room && !self.is_due(now);
-        if let Some((spacing, pace)) = self.spacing.as_mut().zip(self.meter.pace()) {
-            spacing.issue(bytes, pace, now);
+        if let Some(pace) = self.meter.pace() {
+            self.spacing.issue(bytes, pace, now);
         }
         self.meter.issued(limited, now)
     }
 
     /// Whether requests are spaced out.
     pub(super) const fn is_paced(&self) -> bool {
-        self.spacing.is_some()
+        self.meter.is_paced()
     }
 
     /// Whether requests are spaced out, and this is the time for the next one.
     fn is_due(&self, now: Duration) -> bool {
-        let due = self.spacing.zip(self.meter.pace()).map(|(spacing, pace)| spacing.due(pace));
-        due.is_some_and(|due| (now.saturating_sub(LATE)).as_secs_f64() <= due)
+        let due = self.meter.pace().map(|pace| self.spacing.due(pace));
+        due.is_some_and(|due| now.saturating_sub(LATE).as_secs_f64() <= due)
     }
 
     /// Until when nothing may be issued, if it is to be later than now.
     pub(super) fn held_until(&self, now: Duration) -> Option<Duration> {
-        let due = self.spacing?.due(self.meter.pace()?).max(0.0);
+        let due = self.spacing.due(self.meter.pace()?).max(0.0);
         Some(Duration::try_from_secs_f64(due).unwrap_or(Duration::MAX)).filter(|due| *due > now)
     }
 
@@ -98,7 +97,7 @@ impl RateControl {
     /// From now on requests are spaced out, or issued as they come.
     pub(super) fn set_paced(&mut self, paced: bool, now: Duration) {
         if paced != self.is_paced() {
-            self.spacing = paced.then(|| Spacing::new(now));
+            self.spacing = Spacing::new(now);
             self.meter.set_paced(paced);
             self.choose();
         }
