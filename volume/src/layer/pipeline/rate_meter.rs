@@ -21,7 +21,7 @@ const GAIN_TRIED: f64 = 1.5;
 const GAIN_STEADY: f64 = 1.25;
 
 /// While both directions are full, requests and answers wait in the queues that the other's data make, and come out of
-/// them many at a time. What is issued at once in their place makes the next queue, so that each direction is idle half
+/// them many at a time. What is issued at once in their place makes the next queue, so that each direction is idle for a part
 /// of the time although enough is in flight. What is issued at even intervals makes none: at slightly less than the rate
 /// that was measured, for the queue that there is ...
 const PACE_STEADY: f64 = 0.98;
