@@ -235,7 +235,10 @@ impl RateMeter {
             // The time in which nothing was asked for says nothing of the link.
             (self.delivered_at, self.returned_issued_at) = (now, now);
         }
-        if matches!(self.probe, Some(Probe::Draining { left: 0, .. })) && self.is_quiet_beside {
+        if matches!(self.probe, Some(Probe::Draining { .. }))
+            && !self.is_draining()
+            && self.is_quiet_beside
+        {
             self.probe = Some(Probe::Measuring { since: now, samples: 0, least: Duration::MAX });
         }
         let (alone, number) = (self.is_alone(), self.requests);
@@ -376,7 +379,7 @@ impl RateMeter {
 
     /// Whether the queue is still there that was when a look at the latency began.
     pub(super) const fn is_draining(&self) -> bool {
-        matches!(self.probe, Some(Probe::Draining { left: 1.., .. }))
+        matches!(self.probe, Some(Probe::Draining { left: PROBE_REQUESTS.., .. }))
     }
 
     /// Whether what is in flight in the other direction makes no queue.
