@@ -430,7 +430,6 @@ impl Path {
     fn restart(&mut self, now: Time) {
         let Profile { timing, peer_delay, control, packets, window, .. } = self.profile;
         self.recovery.restart(Rtt::new(timing, peer_delay));
-        self.recovery.forget_ect();
         self.ecn.restart(self.profile.has_ecn(self.endpoint));
         self.mtu = PathMtu::new(packets);
         let packet = self.packet();

@@ -447,7 +447,9 @@ impl Recovery {
         (self.rtt, self.backoff) = (rtt, 0);
         (self.measured, self.first_measured) = (None, None);
         self.reordering.restart();
-        self.sent.iter_mut().for_each(|sent| sent.is_elsewhere = true);
+        for sent in self.sent.iter_mut() {
+            (sent.has_ect, sent.is_elsewhere) = (false, true);
+        }
     }
 
     /// Nothing of what is in flight will be acknowledged: what it carried.

@@ -320,28 +320,28 @@ fn jitter_costs_little() {
 
 /// One of several applications: what it does without end, at its own place.
 #[derive(Clone, Copy)]
-enum Habit {
+enum Access {
     Read,
     Write(Durability),
 }
 
-/// Applications with these habits at once.
+/// Applications with these accesses at once.
 struct Together {
     fixture: Fixture,
     pipeline: Arc<Pipeline>,
 }
 
 impl Together {
-    fn start(fixture: Fixture, habits: impl IntoIterator<Item = Habit>) -> Self {
+    fn start(fixture: Fixture, accesses: impl IntoIterator<Item = Access>) -> Self {
         let together = Self { pipeline: Arc::clone(&fixture.pipeline), fixture };
-        for (number, habit) in (1..).zip(habits) {
+        for (number, access) in (1..).zip(accesses) {
             let pipeline = Arc::clone(&together.pipeline);
             let data = Bytes::from(vec![7; 64 << 10]);
             together.fixture.sim.spawn(async move {
                 for at in (number << 33_u64..).step_by(64 << 10) {
-                    match habit {
-                        Habit::Read => drop(pipeline.read(Span::new(at, 64 * KIB)).await.unwrap()),
-                        Habit::Write(durability) => {
+                    match access {
+                        Access::Read => drop(pipeline.read(Span::new(at, 64 * KIB)).await.unwrap()),
+                        Access::Write(durability) => {
                             pipeline.write(at, data.clone(), durability).await.unwrap();
                         }
                     }
@@ -362,8 +362,8 @@ impl Together {
     }
 }
 
-const VOLATILE: Habit = Habit::Write(Durability::Volatile);
-const DURABLE: Habit = Habit::Write(Durability::Durable);
+const VOLATILE: Access = Access::Write(Durability::Volatile);
+const DURABLE: Access = Access::Write(Durability::Durable);
 
 /// tgt takes so much of a write with its command. Longer ones take two round trips each, shorter ones one.
 #[test]
@@ -401,9 +401,9 @@ fn link_by_satellite_carries_what_memory_holds() {
 
 #[test]
 fn several_readers_or_writers_fill_the_link() {
-    for (habit, direction) in [(VOLATILE, 0), (Habit::Read, 1)] {
+    for (access, direction) in [(VOLATILE, 0), (Access::Read, 1)] {
         run(line(32, GIGABIT / 4.0), Settings::default(), move |fixture| async move {
-            let together = Together::start(fixture, [habit; 3]);
+            let together = Together::start(fixture, [access; 3]);
             together.used(5 * SECOND).await;
             let used = <[f64; 2]>::from(together.used(20 * SECOND).await);
             assert!(used[direction] > 0.95, "{used:?}");
@@ -418,7 +418,7 @@ fn both_directions_are_kept_full_at_once() {
         [(2, GIGABIT / 5.0), (8, GIGABIT), (32, GIGABIT / 4.0), (64, GIGABIT / 5.0)]
     {
         run(line(one_way, rate), Settings::default(), move |fixture| async move {
-            let together = Together::start(fixture, [VOLATILE, Habit::Read].repeat(3));
+            let together = Together::start(fixture, [VOLATILE, Access::Read].repeat(3));
             together.used(5 * SECOND).await;
             let (up, down) = together.used(40 * SECOND).await;
             println!("{one_way} ms, {rate:.0}: {up:.3} {down:.3}");
@@ -431,7 +431,7 @@ fn both_directions_are_kept_full_at_once() {
 #[test]
 fn in_flight_does_not_grow_while_both_directions_are_full() {
     run(line(8, GIGABIT / 10.0), Settings::default(), |fixture| async move {
-        let together = Together::start(fixture, [VOLATILE, Habit::Read].repeat(3));
+        let together = Together::start(fixture, [VOLATILE, Access::Read].repeat(3));
         for _ in 0..10 {
             together.used(12 * SECOND).await;
             let (writes, reads) = together.pipeline.chosen();
@@ -446,8 +446,8 @@ fn in_flight_does_not_grow_while_both_directions_are_full() {
 #[test]
 fn flushes_beside_durable_writes_and_reads_wait_for_no_second() {
     run(line(8, GIGABIT / 10.0), Settings::default(), |fixture| async move {
-        let habits = [Habit::Read; 3].into_iter().chain([DURABLE; 48]);
-        let together = Together::start(fixture, habits);
+        let accesses = [Access::Read; 3].into_iter().chain([DURABLE; 48]);
+        let together = Together::start(fixture, accesses);
         let sim = &together.fixture.sim;
         for at in (0..300).map(|number| number * 64 * KIB) {
             let data = Bytes::from(vec![7; 64 << 10]);

@@ -241,14 +241,14 @@ impl Core {
             .or_else(|| self.next_read(now))
     }
 
-    /// Both directions are spaced out while both are full.
+    /// Both directions are paced while both are full.
     fn pace(&mut self, now: Duration) {
         let Self { writes, reads, .. } = self;
         let both = writes.is_busy() && reads.is_busy();
         writes.set_paced(both, now);
         reads.set_paced(both, now);
-        writes.look_beside(reads);
-        reads.look_beside(writes);
+        writes.observe_opposite(reads);
+        reads.observe_opposite(writes);
     }
 
     /// When there may be something to do, if nothing happens before.

@@ -114,7 +114,7 @@ pub(super) struct RateMeter {
     busy: bool,
     paced: bool,
     /// The other direction has hardly anything in flight either, or is not used much.
-    is_quiet_beside: bool,
+    is_opposite_quiet: bool,
 }
 
 /// A maximum over the last rounds.
@@ -225,7 +225,7 @@ impl RateMeter {
             was_busy: false,
             busy: false,
             paced: false,
-            is_quiet_beside: true,
+            is_opposite_quiet: true,
         }
     }
 
@@ -237,7 +237,7 @@ impl RateMeter {
         }
         if matches!(self.probe, Some(Probe::Draining { .. }))
             && !self.is_draining()
-            && self.is_quiet_beside
+            && self.is_opposite_quiet
         {
             self.probe = Some(Probe::Measuring { since: now, samples: 0, least: Duration::MAX });
         }
@@ -259,7 +259,7 @@ impl RateMeter {
 
     /// Whether what is issued now meets no queue.
     const fn is_alone(&self) -> bool {
-        self.requests_in_flight < PROBE_REQUESTS && self.is_quiet_beside
+        self.requests_in_flight < PROBE_REQUESTS && self.is_opposite_quiet
     }
 
     /// A request came back. A failed one says nothing of the link. True if what follows from the
@@ -383,8 +383,8 @@ impl RateMeter {
     }
 
     /// Whether what is in flight in the other direction makes no queue.
-    pub(super) const fn set_quiet_beside(&mut self, is_quiet: bool) {
-        self.is_quiet_beside = is_quiet;
+    pub(super) const fn set_opposite_quiet(&mut self, is_quiet: bool) {
+        self.is_opposite_quiet = is_quiet;
     }
 
     /// Bytes per second, if any were measured.

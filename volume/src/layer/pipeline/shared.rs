@@ -155,10 +155,8 @@ impl Shared {
 impl State {
     /// Whether something is held back for a shorter time than the worker sleeps.
     fn lacks_timer(&self) -> bool {
-        match (self.core.held_until(), self.timer) {
-            (Some(until), Some(timer)) => until < timer,
-            (held, timer) => held.is_some() && timer.is_none(),
-        }
+        let is_earlier = |until| self.timer.is_none_or(|timer| until < timer);
+        self.core.held_until().is_some_and(is_earlier)
     }
 
     fn draw(&mut self, now: Duration) {

@@ -63,20 +63,10 @@ impl Worker {
 
     /// Sets the timer to `at`; whether it is that time already.
     fn is_time(&mut self, at: Option<Duration>, context: &mut Context<'_>) -> bool {
-        let Some(at) = at else {
-            self.timer = None;
-            return false;
-        };
-        let timer = match self.timer.take() {
-            Some(timer) if timer.0 == at => timer,
-            _ => (at, self.shared.sleep_until(at)),
-        };
-        let (_, sleep) = self.timer.insert(timer);
-        let is_time = sleep.as_mut().poll(context).is_ready();
-        if is_time {
-            self.timer = None;
+        if self.timer.as_ref().map(|(at, _)| *at) != at {
+            self.timer = at.map(|at| (at, self.shared.sleep_until(at)));
         }
-        is_time
+        self.timer.take_if(|(_, sleep)| sleep.as_mut().poll(context).is_ready()).is_some()
     }
 
     fn carry_out(&self, order: Order) -> Carried {

@@ -9,7 +9,7 @@ use crate::Shape;
 /// A timer may be late by so much, and what was not issued meanwhile is issued then.
 const LATE: Duration = Duration::from_millis(2);
 
-/// Where requests take less nothing is spaced out: a timer is not much more exact than that.
+/// Where requests take less nothing is paced: a timer is not much more exact than that.
 const LATENCY_PACED: Duration = Duration::from_millis(4);
 
 /// See the module.
@@ -19,18 +19,18 @@ pub(in crate::layer) struct RateControl {
     shape: Shape,
     meter: RateMeter,
     chosen: Chosen,
-    /// What counts while requests are spaced out.
-    spacing: Spacing,
+    /// What counts while requests are paced.
+    pacer: Pacer,
 }
 
 /// How much was issued beyond the pace. It is kept in bytes, so that what is waited for follows a pace that changes.
-struct Spacing {
+struct Pacer {
     /// Bytes that were still to be waited for at `at`; below zero for a time in which nothing was issued.
     ahead: f64,
     at: Duration,
 }
 
-impl Spacing {
+impl Pacer {
     const fn new(now: Duration) -> Self {
         Self { ahead: 0.0, at: now }
     }
@@ -54,7 +54,7 @@ impl RateControl {
             Direction::Read => RateMeter::default(),
         };
         let chosen = settings.choose(direction, &meter, &shape);
-        Self { direction, settings, shape, meter, chosen, spacing: Spacing::new(Duration::ZERO) }
+        Self { direction, settings, shape, meter, chosen, pacer: Pacer::new(Duration::ZERO) }
     }
 
     pub(in crate::layer) const fn chosen(&self) -> &Chosen {
@@ -67,46 +67,46 @@ impl RateControl {
         // If more could be in flight, what returns is no measure of the link.
         let limited = room && !self.is_due(now);
         if let Some(pace) = self.meter.pace() {
-            self.spacing.issue(bytes, pace, now);
+            self.pacer.issue(bytes, pace, now);
         }
         self.meter.issued(limited, now)
     }
 
-    /// Whether requests are spaced out.
+    /// Whether requests are paced.
     pub(super) const fn is_paced(&self) -> bool {
         self.meter.is_paced()
     }
 
-    /// Whether requests are spaced out, and this is the time for the next one.
+    /// Whether requests are paced, and this is the time for the next one.
     fn is_due(&self, now: Duration) -> bool {
-        let due = self.meter.pace().map(|pace| self.spacing.due(pace));
+        let due = self.meter.pace().map(|pace| self.pacer.due(pace));
         due.is_some_and(|due| now.saturating_sub(LATE).as_secs_f64() <= due)
     }
 
     /// Until when nothing may be issued, if it is to be later than now.
     pub(super) fn held_until(&self, now: Duration) -> Option<Duration> {
-        let due = self.spacing.due(self.meter.pace()?).max(0.0);
+        let due = self.pacer.due(self.meter.pace()?).max(0.0);
         Some(Duration::try_from_secs_f64(due).unwrap_or(Duration::MAX)).filter(|due| *due > now)
     }
 
-    /// Whether all of the link is wanted, and is worth spacing out what is issued.
+    /// Whether all of the link is wanted, and is worth pacing what is issued.
     pub(super) fn is_busy(&self) -> bool {
         self.meter.is_busy() && self.meter.latency().is_some_and(|least| least >= LATENCY_PACED)
     }
 
-    /// From now on requests are spaced out, or issued as they come.
+    /// From now on requests are paced, or issued as they come.
     pub(super) fn set_paced(&mut self, paced: bool, now: Duration) {
         if paced != self.is_paced() {
-            self.spacing = Spacing::new(now);
+            self.pacer = Pacer::new(now);
             self.meter.set_paced(paced);
             self.choose();
         }
     }
 
-    /// Looks at the other direction: while that has much in flight too, the latency without a queue is seen only if both have
+    /// Observes the opposite direction: while that has much in flight too, the latency without a queue is seen only if both have
     /// little in flight at the same time.
-    pub(super) fn look_beside(&mut self, other: &Self) {
-        self.meter.set_quiet_beside(!self.is_paced() || other.meter.is_quiet());
+    pub(super) fn observe_opposite(&mut self, other: &Self) {
+        self.meter.set_opposite_quiet(!self.is_paced() || other.meter.is_quiet());
         if self.is_paced() && other.meter.is_draining() && !self.meter.is_probing() {
             self.meter.probe();
             self.choose();
