@@ -48,15 +48,16 @@ pub struct SealingArgs {
 }
 
 impl SealingArgs {
-    /// The option by which something is demanded of sessions, if one is.
+    /// Each option, and whether it is given.
     #[must_use]
-    pub fn demand(&self) -> Option<&'static str> {
-        let demands = [
+    pub fn given(&self) -> [(bool, &'static str); 5] {
+        [
             (self.pin.is_some(), "--pin"),
             (self.protection.is_some(), "--protection"),
             (self.insecure, "--insecure"),
-        ];
-        demands.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+            (self.identity.is_some(), "--identity"),
+            (self.site_key.is_some(), "--site-key"),
+        ]
     }
 
     /// What they say.

@@ -44,7 +44,10 @@ pub(super) struct LoginArgs {
 impl LoginArgs {
     /// How to log in to these volumes. What was asked of sessions is refused where there are none.
     pub(super) async fn login_to(&self, volumes: &[&Uri]) -> Outcome<Login> {
-        if let Some(option) = self.sealing.demand()
+        // An account may be remembered with a volume.
+        let initiator = (self.initiator.is_some(), "--initiator");
+        let mut options = self.sealing.given().into_iter().chain([initiator]);
+        if let Some((_, option)) = options.find(|(is_given, _)| *is_given)
             && !volumes.iter().any(|uri| has_sessions(uri))
         {
             let names: Vec<_> = volumes.iter().map(ToString::to_string).collect();
