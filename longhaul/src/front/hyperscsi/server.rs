@@ -16,8 +16,8 @@ use futures_util::future::{AbortHandle, Abortable, abortable};
 use futures_util::stream::StreamExt as _;
 use host::link;
 use proto::hyperscsi::{
-    ChangeStep, Config, ConnectionId, Ended, Endpoint, Fill, Level, Outbox, Server as Machine,
-    ServerEvent,
+    ChangeStep, Config, ConnectionId, Ended, Endpoint, Fill, Level, Outbox, Request,
+    Server as Machine, ServerEvent,
 };
 use proto::identity::PublicKey;
 use proto::time::Time;
@@ -85,6 +85,8 @@ pub struct Server {
     /// When it is noted again how connections are.
     note_at: Time,
     busy_poll: BusyPoll,
+    /// How many commands clients seem to have outstanding.
+    depth: u32,
 }
 
 /// The addresses of links, as one text.
@@ -121,6 +123,7 @@ impl Server {
             ending: JoinSet::new(),
             note_at: Time::ZERO,
             busy_poll: BusyPoll::new(awake),
+            depth: 0,
         })
     }
 
@@ -225,6 +228,7 @@ impl Server {
                 self.proven(connection, (client, port, least), from);
             }
             ServerEvent::Command { connection: id, request, command } => {
+                self.expect(request);
                 let Some(Polled { connection, waker }) = self.connections.get_mut(&id) else {
                     return;
                 };
@@ -249,6 +253,13 @@ impl Server {
             ServerEvent::Changed { connection: id, step } => self.changed(id, step),
             ServerEvent::Ended { connection, reason } => self.ended(connection, reason),
         }
+    }
+
+    /// A client takes the lowest slot that is free, so that the one of its command says how many others are not: at least so
+    /// many, since any of them may be the one that was answered.
+    fn expect(&mut self, request: Request) {
+        self.depth = self.depth.saturating_sub(1).max(request.slot.into());
+        self.busy_poll.expect(self.depth);
     }
 
     fn proven(
