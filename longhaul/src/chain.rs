@@ -1,6 +1,7 @@
 //! The chains that URIs stand for: a store, and a list of layers over it.
 
 mod administered;
+mod checkpoint;
 mod created_file;
 mod crypt;
 mod enrolment;

@@ -15,7 +15,7 @@ use crate::uri::Uri;
 /// From now on no connection to a volume with another LUKS UUID is used. If it has none that holds from when one is
 /// written to it.
 pub(super) async fn tie(uri: &Uri, store: &dyn OneWriter, identity: LuksIdentity) -> Outcome {
-    let LuksIdentity { uuid, copies, others, is_blank, read, area: _ } = identity;
+    let LuksIdentity { uuid, copies, others, is_blank, read, area: _, checkpoint: _ } = identity;
     let what = || format!("cannot open {uri}");
     let named = uuid.clone().unwrap_or_default();
     let is_there = store.identify(scsi::Identity { uuid, copies, others, is_blank, read });

@@ -11,9 +11,10 @@ use volume::layer::journal::{
     Settings, State, Superblock, SuperblockState,
 };
 use volume::layer::reconnect::Over;
-use volume::{Gate, Shape, Volume};
+use volume::{Gate, Shape, Span, Volume};
 
 use super::SEEN_WITHIN;
+use super::checkpoint;
 use super::layer::{Layer, OpenContext};
 use super::limited_reads::LimitedReads;
 use crate::failure::{Failure, OrFail, Outcome, print_error};
@@ -205,15 +206,17 @@ async fn open(
             .hint("leave --journal out"));
     };
     let JournalOptions { source, flush, max_age, declined, .. } = options;
-    let label = label(uri, &**probe, &beneath.volume).await?;
+    let (label, place) = label(uri, &**probe, &beneath.volume).await?;
     let shape = beneath.volume.shape();
     let (file, found) = source.open(shape.size).await?;
     let former = found.as_ref().map(|(_, found)| found.superblock.id);
     let recovered = match found {
         Some((there, found)) if fits(&there, &found, &label, shape, declined.is_some())? => {
             // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
-            if !found.changes.is_empty() && !is_resumed {
-                refuse_other_header(&there, &label)?;
+            match (found.changes.is_empty(), is_resumed) {
+                (true, _) => {}
+                (false, true) => checkpoint::check(&beneath.volume, place, &found).await?,
+                (false, false) => refuse_other_header(&there, &label)?,
             }
             found
         }
@@ -221,6 +224,9 @@ async fn open(
     };
     // Before anything is accepted: an attachment without the journal must be told.
     writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
+    if recovered.changes.is_empty() {
+        checkpoint::begin(&beneath.volume, place, &recovered).await?;
+    }
     note(beneath, (&recovered, former), token).await;
     let replayed = recovered.changes.len();
     // What it holds is for a volume of that size: one that has grown since is as large as it is once it holds nothing.
@@ -238,6 +244,7 @@ async fn open(
         max_age,
         unsolicited: probe.unsolicited(),
         is_fence: Arc::new(move |_| state.state() == scsi::State::Over(Over::Fenced)),
+        checkpoint: place,
     };
     let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit, size);
     let path = file.path().to_owned();
@@ -290,15 +297,20 @@ async fn forget_other(beneath: &Opened) {
 const LEFT_THERE: &str =
     "what the volume lacks of them stays there, and `longhaul journal export` there saves it";
 
-/// What tells this volume from others.
-async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcome<Label> {
+/// What tells this volume from others, and where it has room for the checkpoint of its journal.
+async fn label(
+    uri: &Uri,
+    probe: &dyn Probe,
+    volume: &Arc<dyn Volume>,
+) -> Outcome<(Label, Option<Span>)> {
     let found = timeout(SEEN_WITHIN, luks::identity(volume)).await;
     let late = || format!("the header is not read within {SEEN_WITHIN:?}");
     let found = found.or_fail(late).map_err(Failure::fleeting)?;
     let what = || format!("cannot tell whether {uri} is encrypted");
-    let luks_uuid = found.map_err(|why| Failure::of_volume(what(), why))?.uuid;
+    let luks = found.map_err(|why| Failure::of_volume(what(), why))?;
+    let room = luks.checkpoint.and_then(|at| checkpoint::span(at, &**volume));
     let (unit, place) = (probe.inquiry(), probe.place());
-    Ok(Label {
+    let label = Label {
         volume: uri.to_string(),
         target: place.target,
         lun: place.lun,
@@ -307,8 +319,9 @@ async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcom
         product: unit.product,
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         created: now(),
-        luks_uuid,
-    })
+        luks_uuid: luks.uuid,
+    };
+    Ok((label, room))
 }
 
 /// Refuses a volume that was encrypted, or given another header, after the journal was made: what that holds would

@@ -287,8 +287,8 @@ pub(super) fn not_resumed(why: Failure) -> Failure {
         return why;
     }
     why.hint_if_any(
-        "what the journal holds is sent only while the volume is reserved for it: `longhaul journal export` saves it, and \
-         `longhaul journal drain --force` sends it all the same if nobody else has written",
+        "what the journal holds is sent only where nothing newer can be on the volume: `longhaul journal export` saves it, \
+         `longhaul journal drain --force` sends it all the same, and `longhaul journal discard --lose` removes it",
     )
 }
 

@@ -24,6 +24,13 @@ pub(super) const CHECKSUM_AT: usize = 448;
 pub(super) const HEADER_SIZES: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
+/// What is kept free for a checkpoint: the largest block of a volume.
+const CHECKPOINT_ROOM: u64 = 64 << 10;
+
+/// The slots that a header can have, and the area of one with the longest key.
+const SLOTS_MAX: u64 = 32;
+const SLOT_AREA_MAX: u64 = 252 << 10;
+
 /// The largest area for key slots that cryptsetup makes; a hostile header must not make us fetch more.
 const KEYSLOTS_MAX: u64 = 128 << 20;
 
@@ -192,6 +199,15 @@ impl Header {
     #[must_use]
     pub(super) fn area(&self) -> u64 {
         2 * self.size + self.metadata.config.keyslots_size
+    }
+
+    /// Where a checkpoint has its place: in the last 64 KiB of the header area, if cryptsetup, which takes the first gap,
+    /// puts no slot there.
+    pub(super) fn checkpoint(&self, volume_size: u64) -> Option<u64> {
+        self.validate(volume_size).ok()?;
+        let at = self.area().checked_sub(CHECKPOINT_ROOM)?;
+        let is_free = self.slot_areas().all(|slot| slot.end() <= at);
+        (is_free && at >= 2 * self.size + SLOTS_MAX * SLOT_AREA_MAX).then_some(at)
     }
 
     fn parse(bytes: &[u8], place: Place, at: u64) -> Result<Self, HeaderError> {

@@ -251,6 +251,8 @@ pub struct LuksIdentity {
     pub read: fn(u64, &[u8]) -> Option<String>,
     /// All of the header. What is written there while the volume is unlocked is no data of its user.
     pub area: Option<Span>,
+    /// Where in it a journal can have its checkpoint.
+    pub checkpoint: Option<u64>,
 }
 
 impl LuksIdentity {
@@ -258,7 +260,8 @@ impl LuksIdentity {
         let (copies, area) = (header.binary_parts().to_vec(), Span::new(0, header.area()));
         let others = binary_parts_in(volume_size).filter(|place| !copies.contains(place)).collect();
         let uuid = Some(header.uuid.clone());
-        Self { uuid, copies, others, is_blank: false, read: uuid_at, area: Some(area) }
+        let checkpoint = header.checkpoint(volume_size);
+        Self { uuid, copies, others, is_blank: false, read: uuid_at, area: Some(area), checkpoint }
     }
 
     /// That of a volume of this size without a header, or with one of which no copy is valid.
@@ -266,7 +269,8 @@ impl LuksIdentity {
     pub fn none(volume_size: u64, has_header: bool) -> Self {
         let others = binary_parts_in(volume_size).collect();
         let copies = Vec::new();
-        Self { uuid: None, copies, others, is_blank: !has_header, read: uuid_at, area: None }
+        let is_blank = !has_header;
+        Self { uuid: None, copies, others, is_blank, read: uuid_at, area: None, checkpoint: None }
     }
 }
 

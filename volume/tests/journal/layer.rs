@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use volume::check::Random;
 use volume::layer::journal::{
-    FlushPolicy, Identity, Journaled, LayerOptions, LayerStatus, Mode, Settings, State, Superblock,
-    recover, superblock_offset,
+    Checkpoint, FlushPolicy, Identity, Journaled, LayerOptions, LayerStatus, Mode, Settings, Stale,
+    State, Superblock, recover, superblock_offset,
 };
 use volume::{Discard, Durability, Shape, Space, Span, Volume as _};
 
@@ -83,22 +83,29 @@ impl Simulation {
             disk.write(superblock_offset(superblock.number), &superblock.encode()).unwrap();
         }
         let with = OpenWith { flush, max_age, was_direct: false, is_ordered };
-        Self::open(disk, Store::new(BLOCKS), History::new(BLOCKS), 1, with)
+        Self::open(disk, (Store::new(BLOCKS), Bytes::new()), History::new(BLOCKS), 1, with)
     }
 
     fn open(
         disk: Disk,
-        store: Store,
+        (store, checkpoint): (Store, Bytes),
         history: History,
         next_stamp: u64,
         OpenWith { flush, max_age, was_direct, is_ordered }: OpenWith,
     ) -> Self {
-        let handle = Handle(Arc::new(Mutex::new(Environment::new(disk, store))));
+        let environment = Environment { checkpoint, ..Environment::new(disk, store) };
+        let handle = Handle(Arc::new(Mutex::new(environment)));
         let file = Arc::new(FileEnd(handle.clone()));
         let recovered = match now(recover(&*file, FILE_LEN)) {
             Ok(recovered) => recovered,
             Err(corruption) => panic!("a crash is no corruption: {corruption}"),
         };
+        if let Ok(checkpoint) = Checkpoint::decode(&handle.lock().checkpoint) {
+            assert_eq!(checkpoint.admit(&recovered), Ok(()), "the journal itself is no copy");
+        }
+        if recovered.changes.is_empty() {
+            handle.lock().checkpoint = Checkpoint::of(&recovered).encode(512).into();
+        }
         let shape = Shape {
             size: BLOCKS as u64 * BLOCK,
             block_size: BLOCK as u32,
@@ -117,6 +124,7 @@ impl Simulation {
                 let handle = handle.clone();
                 Arc::new(move |_| handle.lock().is_fenced)
             },
+            checkpoint: Some(span(BLOCKS as u64, 1)),
         };
         let clock = Arc::new(Clock(handle.clone()));
         let inner = Arc::new(StoreEnd(handle.clone(), shape, is_ordered));
@@ -306,13 +314,15 @@ impl Simulation {
 
     /// The client is gone. Opens what it has left.
     fn crash(self, crash: Crash, pick: &mut dyn FnMut() -> bool) -> Self {
-        let (mut disk, mut store) = {
+        let (mut disk, mut store, mut checkpoint) = {
             let environment = self.handle.lock();
-            (environment.disk.clone(), environment.store.clone())
+            (environment.disk.clone(), environment.store.clone(), environment.checkpoint.clone())
         };
         for io in self.handle.lock().under_way.values() {
-            if let Io::FileWrite(offset, bytes) = io {
-                disk.tear(*offset, bytes, crash, pick);
+            match io {
+                Io::FileWrite(offset, bytes) => disk.tear(*offset, bytes, crash, pick),
+                Io::Checkpoint(bytes) if pick() => checkpoint = bytes.clone(),
+                _ => {}
             }
         }
         store.lose_client(pick);
@@ -323,7 +333,7 @@ impl Simulation {
         disk.bad = None;
         let Self { history, next_stamp, flush, was_direct, is_ordered, .. } = self;
         let with = OpenWith { flush, max_age: None, was_direct, is_ordered };
-        Self::open(disk, store, history, next_stamp, with)
+        Self::open(disk, (store, checkpoint), history, next_stamp, with)
     }
 
     /// Ends it: the store must have everything.
@@ -448,7 +458,10 @@ fn event(random: &mut Random, simulation: &mut Simulation, fault: FaultKind) {
                 simulation.request(request);
             }
         }
-        3 if random.below(4) == 0 => simulation.pass(Duration::from_millis(600)),
+        3 if random.below(4) == 0 => {
+            let tenths = if random.below(4) == 0 { 105 } else { 6 };
+            simulation.pass(Duration::from_millis(100 * tenths));
+        }
         // A caller that no longer wants its answer.
         3 if fault == FaultKind::None && !simulation.pending.is_empty() && random.below(8) == 0 => {
             let index = random.index(simulation.pending.len());
@@ -643,4 +656,55 @@ fn outage_of_hours_fails_nothing_and_nobody_waits_while_there_is_room() {
     simulation.settle();
     assert_eq!((simulation.answered, simulation.failed), (pending, 0));
     simulation.finish();
+}
+
+/// What a copy holds was sent, and so was what came later.
+#[test]
+fn older_copy_of_the_file_is_known_once_the_store_was_told_of_more() {
+    let admitted = |simulation: &Simulation, copy: &Disk| {
+        let environment = Environment::new(copy.clone(), Store::new(BLOCKS));
+        let file = FileEnd(Handle(Arc::new(Mutex::new(environment))));
+        let recovered = now(recover(&file, FILE_LEN)).unwrap();
+        assert!(!recovered.changes.is_empty(), "what the copy holds would be sent");
+        Checkpoint::decode(&simulation.handle.lock().checkpoint).unwrap().admit(&recovered)
+    };
+    let mut simulation = Simulation::new(FlushPolicy::Local);
+    simulation.settle();
+    simulation.request(Request::WriteDurable(span(0, 2)));
+    simulation.settle_file();
+    let copy = simulation.handle.lock().disk.clone();
+    simulation.settle();
+    simulation.request(Request::WriteDurable(span(0, 1)));
+    simulation.settle();
+    assert_eq!(admitted(&simulation, &copy), Ok(()), "the store was told a moment ago");
+    simulation.pass(Duration::from_secs(11));
+    simulation.settle();
+    assert!(matches!(admitted(&simulation, &copy), Err(Stale::Copy { .. })));
+    simulation.crash(Crash::Power, &mut || false).finish();
+}
+
+/// Where nothing is written nothing is told, and no write waits for it.
+#[test]
+fn store_is_told_once_of_what_it_was_given() {
+    let mut simulation = Simulation::new(FlushPolicy::Local);
+    simulation.settle();
+    let mut told = 0;
+    for _ in 0..100 {
+        simulation.request(Request::WriteDurable(span(0, 1)));
+        while let count @ 1.. = simulation.under_way() {
+            let last = simulation.handle.lock().under_way.values().next_back().cloned();
+            told += u64::from(matches!(last, Some(Io::Checkpoint(_))));
+            simulation.complete(count - 1);
+        }
+        simulation.pass(Duration::from_secs(1));
+    }
+    assert_eq!(simulation.answered, 100);
+    assert!((9..=11).contains(&told), "{told} in 100 seconds");
+    simulation.settle();
+    simulation.pass(Duration::from_secs(60));
+    simulation.settle();
+    let before = simulation.handle.lock().next;
+    simulation.pass(Duration::from_secs(3_600));
+    simulation.settle();
+    assert_eq!(simulation.handle.lock().next, before, "an idle journal does nothing");
 }

@@ -62,6 +62,28 @@ fn reads_what_libcryptsetup_wrote() {
 }
 
 #[test]
+fn checkpoint_has_a_place_only_where_cryptsetup_puts_no_slot() {
+    let place = |change: fn(&mut Value)| {
+        let mut bytes = made();
+        for at in [0, 16 << 10] {
+            forge(&mut bytes, at, change);
+        }
+        Header::newest(&bytes).unwrap().1.checkpoint(VOLUME)
+    };
+    assert_eq!(place(|_| {}), Some((16 << 20) - (64 << 10)));
+    assert_eq!(
+        place(|j| j["config"]["keyslots_size"] = json!("4161536")),
+        None,
+        "32 slots do not fit"
+    );
+    let last = |j: &mut Value| j["keyslots"]["0"]["area"]["offset"] = json!("16519168");
+    assert_eq!(place(last), None, "a slot is there");
+    let before = |j: &mut Value| j["keyslots"]["0"]["area"]["offset"] = json!("16453632");
+    assert_eq!(place(before), Some((16 << 20) - (64 << 10)), "a slot ends where it begins");
+    assert_eq!(place(|j| j["segments"]["1"] = j["segments"]["0"].clone()), None, "nobody uses it");
+}
+
+#[test]
 fn forged_header_is_refused() {
     type Forgery = fn(&mut Value);
     let forgeries: [(Forgery, &str); 14] = [

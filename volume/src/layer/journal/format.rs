@@ -1,6 +1,6 @@
 //! What stands in the file: superblocks, frames and their descriptors. `docs/spec/journal.md` has the tables.
 
-mod reader;
+pub(super) mod reader;
 
 use sha2::{Digest as _, Sha256};
 
@@ -22,7 +22,7 @@ pub(super) const PAYLOAD_MAX: u64 = 64 << 10;
 /// No count gets there; sums of such do not overflow.
 const COUNT_MAX: u64 = 1 << 62;
 
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"LHJOURNL";
 const SUPERBLOCK_SUMMED: usize = 480;
 const FRAME_MAGIC: &[u8; 8] = b"LHJFRAME";
@@ -440,11 +440,11 @@ fn salted(salt: &[u8; 32], bytes: &[u8]) -> Sum {
     Sha256::new().chain_update(salt).chain_update(bytes).finalize().into()
 }
 
-fn expect_magic(fields: &mut Reader<'_>, magic: &[u8; 8]) -> Result<(), Invalid> {
+pub(super) fn expect_magic(fields: &mut Reader<'_>, magic: &[u8; 8]) -> Result<(), Invalid> {
     if fields.array::<8>()? == *magic { Ok(()) } else { Err(Invalid::Magic) }
 }
 
-fn expect_version(fields: &mut Reader<'_>) -> Result<(), Invalid> {
+pub(super) fn expect_version(fields: &mut Reader<'_>) -> Result<(), Invalid> {
     match fields.u32()? {
         VERSION => Ok(()),
         other => Err(Invalid::Version(other)),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 
+use super::checkpoint::Checkpoints;
 use super::file::JournalFile;
 use super::machine::{Journal, Settings};
 use super::overlay::{Part, Source};
@@ -53,14 +54,16 @@ pub struct LayerOptions {
     pub unsolicited: u64,
     /// Whether a failure means that another writer has the volume.
     pub is_fence: IsFence,
+    /// Where the volume beneath has room for a [`Checkpoint`](super::Checkpoint): whole blocks, and 512 bytes at least.
+    pub checkpoint: Option<Span>,
 }
 
 impl fmt::Debug for LayerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { settings, flush, max_age, unsolicited, is_fence: _ } = self;
+        let Self { settings, flush, max_age, unsolicited, is_fence: _, checkpoint } = self;
         let mut shown = f.debug_struct("LayerOptions");
         shown.field("settings", settings).field("flush", flush).field("max_age", max_age);
-        shown.field("unsolicited", unsolicited);
+        shown.field("unsolicited", unsolicited).field("checkpoint", checkpoint);
         shown.finish_non_exhaustive()
     }
 }
@@ -104,6 +107,7 @@ impl Journaled {
             Arc::clone(&file),
             Arc::clone(&shared),
             options.is_fence,
+            options.checkpoint.map(|place| Checkpoints::new(place, recovered)),
         );
         (Self { inner, file, shape, flush: options.flush, shared }, worker)
     }

@@ -530,6 +530,12 @@ impl Journal {
         self.drain.group()
     }
 
+    /// The last frame that is stable, as all before it.
+    #[must_use]
+    pub const fn stable_frame(&self) -> u64 {
+        self.log.durable_seq()
+    }
+
     /// The last group in which a change was accepted.
     #[must_use]
     pub const fn last_group(&self) -> u64 {

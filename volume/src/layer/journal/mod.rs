@@ -10,6 +10,7 @@
 //! chooses anything at random. [`Journaled`] is the layer: it carries out what the machine says on a [`JournalFile`] and
 //! the volume beneath. `docs/spec/journal.md` says what is promised and how it holds.
 
+mod checkpoint;
 mod file;
 mod format;
 mod intervals;
@@ -24,6 +25,7 @@ mod shared;
 mod status;
 mod worker;
 
+pub use checkpoint::{Checkpoint, Stale};
 pub use file::{FileError, FileWork, JournalFile, recover, salvage};
 
 pub use format::{

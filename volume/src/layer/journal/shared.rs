@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::checkpoint::Progress;
 use super::machine::{
     Action, Cause, DrainWindow, Journal, Refused, Retirement, State as MachineState,
 };
@@ -75,6 +76,8 @@ pub(super) struct Work {
     pub(super) retirement: Option<Retirement>,
     /// The journal is to be told soon that nothing was asked.
     pub(super) wants_idle: bool,
+    /// What the store may be told of; `None` where the file is not used any more, or is about to say that it holds nothing.
+    pub(super) progress: Option<Progress>,
     pub(super) is_over: bool,
 }
 
@@ -320,7 +323,8 @@ impl Shared {
             if orders.is_empty() && retirement.is_none() && !is_over {
                 state.worker = Some(context.waker().clone());
             }
-            Work { orders, retirement, wants_idle: state.is_touched, is_over }
+            let progress = state.progress();
+            Work { orders, retirement, wants_idle: state.is_touched, progress, is_over }
         })
     }
 }
@@ -463,6 +467,9 @@ impl State {
                 machine.fenced();
             }
             Outcome::Drained(id, result) => machine.drained(id, told(result)),
+            // It says how far the journal came: whether the store still takes anything is seen by what is sent.
+            Outcome::Checkpointed(Err(why)) => tracing::debug!(%why, "no checkpoint was written"),
+            Outcome::Checkpointed(Ok(())) => {}
             Outcome::FellBack(Ok(())) => self.enter(Mode::Direct),
             Outcome::FellBack(Err(why)) => {
                 // What stands in the way now says more than what failed first.
@@ -470,6 +477,12 @@ impl State {
                 self.fail(&why);
             }
         }
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        let is_running = self.mode == Mode::Journal && self.refusal().is_none() && !self.is_closing;
+        let (sent, frame) = (self.machine.drained_group(), self.machine.stable_frame());
+        is_running.then_some(Progress { sent, frame })
     }
 
     /// Nothing will be ordered any more.

@@ -72,4 +72,5 @@ pub(super) enum Outcome {
     Superblock(u64, Result<(), Failure>),
     Drained(u64, Result<(), Failure>),
     FellBack(Result<(), Failure>),
+    Checkpointed(Result<(), Failure>),
 }

@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
 use tokio::sync::oneshot;
 
+use super::checkpoint::{Checkpoints, Progress};
 use super::file::{FileError, JournalFile};
 use super::format::Extent;
 use super::machine::{Action, Retirement};
@@ -17,7 +18,7 @@ use super::overlay::{Part, Sending, Source};
 use super::shared::Shared;
 use super::status::{Failure, IsFence, LayerStatus, Outcome};
 use crate::layer::reconnect::Task;
-use crate::{Error, FutureSet, GroupChange, Kind, Span, Volume, complete_all};
+use crate::{Durability, Error, FutureSet, GroupChange, Kind, Span, Volume, complete_all};
 
 /// How many times it looks for more before it lets others run.
 const ROUNDS_MAX: usize = 16;
@@ -39,6 +40,7 @@ pub(super) struct Worker {
     /// Told when the last group was handed over to the store.
     handed_over: Option<oneshot::Receiver<()>>,
     idle: Option<Task>,
+    checkpoints: Option<Checkpoints>,
     is_over: bool,
 }
 
@@ -65,6 +67,7 @@ impl Worker {
         file: Arc<dyn JournalFile>,
         shared: Arc<Shared>,
         is_fence: IsFence,
+        checkpoints: Option<Checkpoints>,
     ) -> Self {
         let discards_are_hints = !discard_zeroes;
         Self {
@@ -74,6 +77,7 @@ impl Worker {
             outcomes: Vec::new(),
             handed_over: None,
             idle: None,
+            checkpoints,
             is_over: false,
         }
     }
@@ -81,6 +85,10 @@ impl Worker {
     /// Takes what has been carried out.
     fn gather(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(outcome)) = Pin::new(&mut self.carried).poll_next(context) {
+            if let (Outcome::Checkpointed(_), Some(checkpoints)) = (&outcome, &mut self.checkpoints)
+            {
+                checkpoints.ended();
+            }
             self.outcomes.push(outcome);
         }
     }
@@ -106,6 +114,19 @@ impl Worker {
             self.carried.push(Box::pin(work));
         }
         is_any
+    }
+
+    /// Tells the store how far the journal has come, if that is due; whether it was.
+    fn checkpoint(&mut self, context: &mut Context<'_>, progress: Option<Progress>) -> bool {
+        let (Some(checkpoints), Some(progress)) = (&mut self.checkpoints, progress) else {
+            return false;
+        };
+        let due = checkpoints.due(context, self.shared.runtime(), progress);
+        let Some((at, bytes)) = due else { return false };
+        let destinations = self.destinations.clone();
+        let write = async move { Outcome::Checkpointed(destinations.checkpoint(at, bytes).await) };
+        self.carried.push(Box::pin(write));
+        true
     }
 
     /// Tells the journal that nothing was asked, some time after something was.
@@ -136,7 +157,8 @@ impl Future for Worker {
             if worker.is_over {
                 return Poll::Ready(worker.shared.status());
             }
-            let is_busy = worker.begin(work.orders, work.retirement);
+            let is_busy = worker.begin(work.orders, work.retirement)
+                | worker.checkpoint(context, work.progress);
             if !worker.wait_idle(context, work.wants_idle) && !is_busy {
                 return Poll::Pending;
             }
@@ -253,6 +275,11 @@ impl Destinations {
             whole.extend_from_slice(&bytes);
         }
         Ok(whole.freeze())
+    }
+
+    async fn checkpoint(&self, at: u64, bytes: Bytes) -> Result<(), Failure> {
+        let written = self.inner.write(at, bytes, Durability::Durable).await;
+        written.map_err(|why| self.of_store(&why))
     }
 
     fn of_store(&self, why: &Error) -> Failure {

@@ -24,12 +24,15 @@ pub(super) enum Io {
     StoreWrite(Durability),
     StoreFlush,
     StoreGroup,
+    Checkpoint(Bytes),
 }
 
 /// All that is outside the client, and survives it.
 pub(super) struct Environment {
     pub(super) disk: Disk,
     pub(super) store: Store,
+    /// What stands where the store has room for it.
+    pub(super) checkpoint: Bytes,
     /// Requests to the store are refused from now on: another writer has it.
     pub(super) is_fenced: bool,
     /// Requests to the store fail.
@@ -48,6 +51,7 @@ impl Environment {
         Self {
             disk,
             store,
+            checkpoint: Bytes::new(),
             is_fenced: false,
             is_store_broken: false,
             has_failed_group: false,
@@ -129,6 +133,11 @@ impl Handle {
                 environment.store.end_group(id);
                 true
             }
+            Io::Checkpoint(bytes) if !environment.is_fenced && !environment.is_store_broken => {
+                environment.checkpoint = bytes;
+                true
+            }
+            Io::Checkpoint(_) => false,
             Io::StoreGroup => {
                 environment.store.refuse(id);
                 environment.has_failed_group = true;
@@ -198,7 +207,14 @@ impl Volume for StoreEnd {
         Box::pin(async move { Ok(found.into()) })
     }
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        self.change((Verb::Write, durability), Span::new(at, data.len() as u64), stamps(&data))
+        let span = Span::new(at, data.len() as u64);
+        if span.at >= self.1.size {
+            return Box::pin(async move {
+                let done = self.0.perform(Io::Checkpoint(data), |_, _| {}).await;
+                done.then_some(()).ok_or_else(|| Error::new(Kind::Gone, Verb::Write, span))
+            });
+        }
+        self.change((Verb::Write, durability), span, stamps(&data))
     }
     fn write_zeroes(&self, span: Span, durability: Durability, _space: Space) -> Work<'_, ()> {
         self.change((Verb::WriteZeroes, durability), span, vec![ZERO; blocks(span).len()])

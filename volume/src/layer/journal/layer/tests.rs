@@ -57,6 +57,7 @@ impl Runtime for Virtual {
 fn options(flush: FlushPolicy) -> LayerOptions {
     let settings = Settings { held_max: 1 << 20, ..Settings::DEFAULT };
     LayerOptions {
+        checkpoint: None,
         settings,
         flush,
         max_age: None,
