@@ -555,6 +555,18 @@ mod tests {
 
     /// What a command costs does not grow with the connections beside its own.
     #[tokio::test]
+    async fn slot_of_a_command_tells_how_many_are_outstanding() {
+        let (mut server, _) = server();
+        let mut depth = |slot| {
+            server.expect(Request { slot, seq: 0 });
+            server.depth
+        };
+        assert_eq!([0, 0, 0].map(&mut depth), [0, 0, 0], "one at a time");
+        assert_eq!([31, 4, 17, 30].map(&mut depth), [31, 30, 29, 30], "any of them was answered");
+        assert_eq!((0..40).map(|_| depth(0)).last(), Some(0));
+    }
+
+    #[tokio::test]
     async fn quiet_connections_are_not_polled() {
         const QUIET: u64 = 40;
         const READS: u64 = 50;
