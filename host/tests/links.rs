@@ -239,7 +239,7 @@ fn ethernet_on_what_is_none_is_refused() {
 #[tokio::test]
 async fn task_is_woken_by_a_packet_and_sends_a_batch() {
     let [mut near, mut far] = [(); 2].map(|()| AsyncLink::new(udp()).unwrap());
-    let to = far.sender().get_ref().local();
+    let to = far.sender().local();
     let receiving = tokio::spawn(async move {
         let mut received = Vec::new();
         while received.len() < 100 {
@@ -253,7 +253,7 @@ async fn task_is_woken_by_a_packet_and_sends_a_batch() {
     (0..100).for_each(|number| {
         batch.push(to, Ecn::NotEct, |buffer| buffer.extend(packet(number, 1200)))
     });
-    near.sender().send(&mut batch).await.unwrap();
+    poll_fn(|cx| near.poll_send(cx, &mut batch)).await.unwrap();
     let sent = (0..100).map(|number| packet(number, 1200));
     assert!(receiving.await.unwrap().into_iter().eq(sent));
     poll_fn(|cx| {

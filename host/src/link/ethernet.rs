@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::packet_ring::PacketRing;
 use super::socket_option::set;
-use super::{Address, Batch, Ecn, Losses, Mac};
+use super::{Address, Batch, Ecn, Losses, Mac, Received};
 
 /// Packets that one system call sends.
 const SENT_AT_ONCE: usize = 96;
@@ -118,12 +118,12 @@ impl Ethernet {
     pub(super) fn recv_batch(
         &mut self,
         each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
-    ) -> io::Result<usize> {
+    ) -> io::Result<Received> {
         let count = self.receive(each);
         if count == 0 {
             self.socket.take_error()?;
         }
-        Ok(count)
+        Ok(Received { count, is_more: count == RECEIVED_AT_ONCE })
     }
 
     /// Hands over what is in the ring.

@@ -15,10 +15,11 @@ mod socket_option;
 mod udp;
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub use address::{Address, Mac, ParseMacError};
@@ -54,6 +55,10 @@ impl Link {
         &mut self,
         each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
     ) -> io::Result<usize> {
+        self.receive(each).map(|received| received.count)
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(Address, Ecn, &mut [u8])) -> io::Result<Received> {
         match self {
             Self::Ethernet(link) => link.recv_batch(each),
             Self::Udp(link) => link.recv_batch(each),
@@ -67,6 +72,15 @@ impl Link {
             Self::Udp(link) => link.losses(),
         }
     }
+}
+
+/// What came of receiving once.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    /// How many packets were handed over.
+    count: usize,
+    /// There were more of them when it was asked for the last one; otherwise the system tells of the next one.
+    is_more: bool,
 }
 
 impl From<Ethernet> for Link {
@@ -141,10 +155,14 @@ impl AsRawFd for Sender {
     }
 }
 
-/// A link that wakes a task when packets have arrived.
+/// A link that wakes a task when packets have arrived, or when it takes packets again.
 #[derive(Debug)]
 pub struct AsyncLink {
-    sender: AsyncSender,
+    /// Watched for packets alone: the system says of each packet that has left that there is room for another one, which would
+    /// wake whoever waits for the answer.
+    readable: AsyncFd<Sender>,
+    /// The same socket, watched for room while there is none.
+    writable: Option<AsyncFd<OwnedFd>>,
     link: Link,
 }
 
@@ -153,14 +171,15 @@ impl AsyncLink {
     pub fn new(link: impl Into<Link>) -> io::Result<Self> {
         let link = link.into();
         // SAFETY: what sends holds its socket, which is the same one as long as it lives.
-        let sender = unsafe { AsyncFd::register(link.sender()) }?;
-        Ok(Self { sender: AsyncSender(Arc::new(sender)), link })
+        let readable =
+            unsafe { AsyncFd::register_with_interest(link.sender(), Interest::READABLE) }?;
+        Ok(Self { readable, writable: None, link })
     }
 
-    /// What sends by it.
+    /// What sends by it, without waiting.
     #[must_use]
-    pub fn sender(&self) -> AsyncSender {
-        self.sender.clone()
+    pub fn sender(&self) -> &Sender {
+        self.readable.get_ref()
     }
 
     /// What was lost at this end.
@@ -174,7 +193,7 @@ impl AsyncLink {
         match &mut self.link {
             // No system call: an error is not taken either.
             Link::Ethernet(link) => link.receive(each),
-            Link::Udp(link) => link.recv_batch(each).unwrap_or_default(),
+            Link::Udp(link) => link.recv_batch(each).map_or(0, |received| received.count),
         }
     }
 
@@ -185,57 +204,42 @@ impl AsyncLink {
         each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.sender.0.poll_read_ready(cx))?;
-            match self.link.recv_batch(each) {
-                Ok(0) => guard.clear_ready(),
-                received => return Poll::Ready(received),
+            let mut guard = ready!(self.readable.poll_read_ready(cx))?;
+            let received = self.link.receive(each)?;
+            // To ask in vain would be one more system call for each few packets.
+            if !received.is_more {
+                guard.clear_ready();
             }
-        }
-    }
-}
-
-/// What sends by a link, and waits while the system takes no more. Clones send by the same.
-#[derive(Clone, Debug)]
-pub struct AsyncSender(Arc<AsyncFd<Sender>>);
-
-impl AsyncSender {
-    /// Sends what the batch holds; whether that is all of it now.
-    pub fn try_send(&self, batch: &mut Batch) -> io::Result<bool> {
-        match self.0.get_ref().send_batch(batch) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
+            if received.count > 0 {
+                return Poll::Ready(Ok(received.count));
+            }
         }
     }
 
     /// Sends all of a batch; pending while the system takes no more. Only one task may wait so.
-    pub fn poll_send(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
-        while !self.try_send(batch)? {
-            let mut guard = ready!(self.0.poll_write_ready(cx))?;
-            match self.0.get_ref().send_batch(batch) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                sent => return Poll::Ready(sent),
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
+        loop {
+            match self.sender().send_batch(batch) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => {
+                    self.writable = None;
+                    return Poll::Ready(sent);
+                }
             }
+            let writable = match self.writable.take() {
+                Some(writable) => writable,
+                None => self.watch_for_room()?,
+            };
+            let mut guard = ready!(self.writable.insert(writable).poll_write_ready(cx))?;
+            guard.clear_ready();
         }
-        Poll::Ready(Ok(()))
     }
 
-    /// Sends all of a batch. Dropped before it is done it leaves the rest there.
-    pub async fn send(&self, batch: &mut Batch) -> io::Result<()> {
-        // Nearly always there is room, and asking the runtime first would cost more.
-        while !self.try_send(batch)? {
-            let mut guard = self.0.writable().await?;
-            match self.0.get_ref().send_batch(batch) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                sent => return sent,
-            }
-        }
-        Ok(())
-    }
-
-    /// What sends, without waiting.
-    #[must_use]
-    pub fn get_ref(&self) -> &Sender {
-        self.0.get_ref()
+    fn watch_for_room(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        // SAFETY: the descriptor is open as long as what sends lives, which is beyond this call.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.sender().as_raw_fd()) };
+        let socket = socket.try_clone_to_owned()?;
+        // SAFETY: what is registered owns its descriptor, which is the same one as long as it lives.
+        Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::WRITABLE) }?)
     }
 }

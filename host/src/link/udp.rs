@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 
 use super::socket_option::set;
-use super::{Address, Batch, Ecn, Losses};
+use super::{Address, Batch, Ecn, Losses, Received};
 
 /// What one system call may bring: as many bytes as 64 segments of a usual path have, or few of a longer one.
 const BUFFER: usize = 1 << 16;
@@ -61,15 +61,18 @@ impl Udp {
     pub(super) fn recv_batch(
         &mut self,
         each: &mut dyn FnMut(Address, Ecn, &mut [u8]),
-    ) -> io::Result<usize> {
+    ) -> io::Result<Received> {
         let UdpSender { socket, state, .. } = &*self.socket;
         let mut meta = [RecvMeta::default(); BATCH_SIZE];
         let mut slices: Vec<_> = self.buffers.iter_mut().map(|it| IoSliceMut::new(it)).collect();
+        let nothing = Received { count: 0, is_more: false };
         let filled = match state.recv(socket.into(), &mut slices, &mut meta) {
             Ok(filled) => filled,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(nothing),
             // The answer of a host to a packet sent before (ICMP), which anybody can forge: no reason to end anything.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(0),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                return Ok(Received { is_more: true, ..nothing });
+            }
             Err(error) => return Err(error),
         };
         let mut count = 0;
@@ -82,7 +85,7 @@ impl Udp {
                 count += 1;
             }
         }
-        Ok(count)
+        Ok(Received { count, is_more: filled == BATCH_SIZE })
     }
 
     pub(super) fn losses(&self) -> Losses {

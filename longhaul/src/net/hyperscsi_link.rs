@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use host::link::{self, AsyncLink, AsyncSender, Batch, Losses, Mac};
+use host::link::{self, AsyncLink, Batch, Losses, Mac};
 use proto::hyperscsi::{Address, Config, Ecn, Endpoint, LinkId, Outbox, PATHS_MAX};
 use proto::time::Time;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -41,7 +41,6 @@ const BLOCKED: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 struct OneLink {
     link: AsyncLink,
-    sender: AsyncSender,
     batch: Batch,
     /// It takes nothing now.
     is_full: bool,
@@ -51,9 +50,8 @@ struct OneLink {
 
 impl OneLink {
     fn new(link: link::Link) -> io::Result<Self> {
-        let link = AsyncLink::new(link)?;
-        let (sender, batch) = (link.sender(), Batch::default());
-        Ok(Self { link, sender, batch, is_full: false, is_broken: false })
+        let (link, batch) = (AsyncLink::new(link)?, Batch::default());
+        Ok(Self { link, batch, is_full: false, is_broken: false })
     }
 
     const fn has_room(&self) -> bool {
@@ -65,7 +63,7 @@ impl OneLink {
         if self.batch.is_empty() {
             return Ok(false);
         }
-        match self.sender.poll_send(cx, &mut self.batch) {
+        match self.link.poll_send(cx, &mut self.batch) {
             Poll::Ready(sent) => {
                 self.is_full = false;
                 sent.map(|()| true)
@@ -113,12 +111,12 @@ impl Wire {
 
     /// The address of this end of each link.
     pub(crate) fn locals(&self) -> impl Iterator<Item = link::Address> {
-        self.links.iter().map(|one| one.sender.get_ref().local())
+        self.links.iter().map(|one| one.link.sender().local())
     }
 
     /// The longest packet that can leave by every link.
     pub(crate) fn mtu(&self) -> usize {
-        self.links.iter().map(|one| one.sender.get_ref().mtu()).min().unwrap_or_default()
+        self.links.iter().map(|one| one.link.sender().mtu()).min().unwrap_or_default()
     }
 
     /// Whether the links take nothing now.
@@ -128,7 +126,7 @@ impl Wire {
 
     /// What was lost at this end of each link.
     pub(crate) fn losses(&mut self) -> impl Iterator<Item = (link::Address, Losses)> {
-        self.links.iter_mut().map(|one| (one.sender.get_ref().local(), one.link.losses()))
+        self.links.iter_mut().map(|one| (one.link.sender().local(), one.link.losses()))
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -146,7 +144,7 @@ impl Wire {
         if links.iter().all(|one| one.is_broken) {
             return Err(why);
         }
-        let link = links[at].sender.get_ref().local();
+        let link = links[at].link.sender().local();
         tracing::error!(%link, %why, "the link broke: nothing goes by it any more");
         Ok(())
     }
