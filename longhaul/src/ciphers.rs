@@ -93,17 +93,18 @@ pub fn new_chacha20_poly1305(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
 struct Keyed(host::aead::Aead);
 
 impl Cipher for Keyed {
-    fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>) {
-        self.0.seal(nonce, clear, plain, out);
-    }
-
-    fn seal_in_place(
+    fn seal_parts(
         &self,
         nonce: &[u8; NONCE_LEN],
         clear: &[u8],
-        text: &mut [u8],
-    ) -> [u8; TAG_LEN] {
-        self.0.seal_in_place(nonce, clear, text)
+        parts: [&[u8]; 2],
+        out: &mut Vec<u8>,
+    ) {
+        self.0.seal_parts(nonce, clear, parts, out);
+    }
+
+    fn tag(&self, nonce: &[u8; NONCE_LEN], clear: &[u8]) -> [u8; TAG_LEN] {
+        self.0.tag(nonce, clear)
     }
 
     fn open(

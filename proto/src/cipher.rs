@@ -15,15 +15,21 @@ pub const TAG_LEN: usize = 16;
 /// opened at a time, in any order.
 pub trait Cipher: Send + Sync + Debug {
     /// Appends `plain` enciphered, and the tag over it and `clear`, to `out`.
-    fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>);
+    fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>) {
+        self.seal_parts(nonce, clear, [plain, &[]], out);
+    }
 
-    /// Enciphers `text` in place, and answers the tag over it and `clear`.
-    fn seal_in_place(
+    /// The same of a text in two parts, one behind the other: neither has to be copied to the other.
+    fn seal_parts(
         &self,
         nonce: &[u8; NONCE_LEN],
         clear: &[u8],
-        text: &mut [u8],
-    ) -> [u8; TAG_LEN];
+        parts: [&[u8]; 2],
+        out: &mut Vec<u8>,
+    );
+
+    /// The tag over `clear` and no text.
+    fn tag(&self, nonce: &[u8; NONCE_LEN], clear: &[u8]) -> [u8; TAG_LEN];
 
     /// Deciphers `text` in place if `tag` is the one of it and `clear`. If not, `text` is worthless.
     fn open(

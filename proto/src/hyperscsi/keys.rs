@@ -20,6 +20,9 @@ const HASH_LEN: usize = 32;
 const HEADERS_LEN: usize = HEADER_LEN + FRAGMENT_LEN;
 const CHECKSUM_LEN: usize = 4;
 
+/// What is before the data of a packet nearly always fits in: the header of a fragment, and that of a request or reply.
+const HEAD_MAX: usize = 128;
+
 /// Packets that a sender may protect with the keys of one epoch (RFC 9001, 6.6; spec, 5.5).
 pub(super) const PACKETS_MAX: u64 = 1 << 23;
 
@@ -168,21 +171,39 @@ impl DirectionKeys {
     ) {
         let start = out.len();
         out.extend_from_slice(header);
-        body.iter().for_each(|part| out.extend_from_slice(part));
-        let (key, clear_len) = match sec {
-            Sec::None => {
-                let nonce = self.none.nonce(place.0, place.1);
-                let clear = covered(&out[start..]).expect("messages alone have this level");
-                let tag = self.none.cipher.seal_in_place(&nonce, &clear, &mut []);
-                return out.extend_from_slice(&tag);
-            }
-            Sec::Integrity => (&self.integrity, out.len() - start),
-            _ => (&self.encrypt, header.len()),
+        let key = match sec {
+            Sec::None => &self.none,
+            Sec::Integrity => &self.integrity,
+            _ => return self.encrypt(place, (header, body), out),
         };
         let nonce = key.nonce(place.0, place.1);
-        let (clear, text) = out[start..].split_at_mut(clear_len);
-        let tag = key.cipher.seal_in_place(&nonce, clear, text);
+        body.iter().for_each(|part| out.extend_from_slice(part));
+        let packet = &out[start..];
+        let tag = match sec {
+            Sec::None => {
+                let clear = covered(packet).expect("messages alone have this level");
+                key.cipher.tag(&nonce, &clear)
+            }
+            _ => key.cipher.tag(&nonce, packet),
+        };
         out.extend_from_slice(&tag);
+    }
+
+    /// Appends what follows the header of an encrypted packet. What comes before the last part is short, and is copied before
+    /// it; the data are enciphered from where they are.
+    fn encrypt(&self, place: (u8, u64), (header, body): (&[u8], &[&[u8]]), out: &mut Vec<u8>) {
+        let PacketKey { cipher, .. } = &self.encrypt;
+        let nonce = self.encrypt.nonce(place.0, place.1);
+        let (data, before) =
+            body.split_last().map_or((&[][..], body), |(last, before)| (*last, before));
+        let len = before.iter().map(|part| part.len()).sum();
+        let mut head = [0; HEAD_MAX];
+        let Some(head) = head.get_mut(..len) else {
+            return cipher.seal_parts(&nonce, header, [&before.concat(), data], out);
+        };
+        let bytes = before.iter().copied().flatten();
+        head.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+        cipher.seal_parts(&nonce, header, [head, data], out);
     }
 
     /// The body of a packet, decrypted in place.

@@ -26,21 +26,22 @@ impl<A: AeadInOut<NonceSize = U12, TagSize = U16> + Clone + Send + Sync + 'stati
 struct Soft<A>(A);
 
 impl<A: Algorithm> Cipher for Soft<A> {
-    fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>) {
-        let mut text = plain.to_vec();
+    fn seal_parts(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        clear: &[u8],
+        parts: [&[u8]; 2],
+        out: &mut Vec<u8>,
+    ) {
+        let mut text = parts.concat();
         let nonce = Nonce::<A>::from(*nonce);
         let tag = self.0.encrypt_inout_detached(&nonce, clear, text.as_mut_slice().into()).unwrap();
         out.extend_from_slice(&text);
         out.extend_from_slice(&tag);
     }
 
-    fn seal_in_place(
-        &self,
-        nonce: &[u8; NONCE_LEN],
-        clear: &[u8],
-        text: &mut [u8],
-    ) -> [u8; TAG_LEN] {
-        let nonce = Nonce::<A>::from(*nonce);
+    fn tag(&self, nonce: &[u8; NONCE_LEN], clear: &[u8]) -> [u8; TAG_LEN] {
+        let (nonce, text) = (Nonce::<A>::from(*nonce), &mut [][..]);
         self.0.encrypt_inout_detached(&nonce, clear, text.into()).unwrap().into()
     }
 
