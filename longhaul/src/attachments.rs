@@ -412,7 +412,9 @@ pub fn note_log(folder: &Path, key: u64, log: &Path) -> io::Result<()> {
 /// A replay log of the attachment with this key has been written.
 pub fn forget_log(folder: &Path, key: u64, written: &Path) -> io::Result<()> {
     let forget = |entry: &mut Entry| {
-        let is_it = |noted: &Path| noted.file_name() == written.file_name();
+        let is_it = |noted: &Path| {
+            noted.file_name() == written.file_name() && !is_other_journal(noted, written)
+        };
         let has_its_name = entry.unwritten_logs.iter().any(|noted| is_it(noted));
         // One that has another name now is one of those that are not at their places.
         entry.unwritten_logs.retain(|noted| match has_its_name {
@@ -424,6 +426,19 @@ pub fn forget_log(folder: &Path, key: u64, written: &Path) -> io::Result<()> {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
+}
+
+/// Whether a journal that is noted lies where it was, and is not the one that was sent or discarded: that was a copy, which says
+/// nothing of what the other one holds.
+fn is_other_journal(noted: &Path, written: &Path) -> bool {
+    // What was discarded is gone; its directory is not.
+    let place = |path: &Path| {
+        let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let directory = directory.unwrap_or_else(|| Path::new("."));
+        fs::canonicalize(directory)
+            .map(|directory| directory.join(path.file_name().unwrap_or_default()))
+    };
+    is_journal(noted) && place(noted).ok() != place(written).ok()
 }
 
 /// Changes what is noted in the file at `path`. The file stays the same one, which is how a copy is told from it, and is

@@ -2,6 +2,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "journal/copies.rs"]
+mod copies;
 #[path = "common/nbd.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod nbd;
@@ -415,69 +417,6 @@ fn journal_of_an_encrypted_volume_is_sent_where_its_reservation_is_lost() {
     let (client, mut nbd) =
         site.attach_to("large", "b.sock", &["--passphrase-file", "pass", "--journal", "j"]);
     assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
-    drop(nbd);
-    assert!(client.stop().success());
-    assert!(server.stop().success());
-}
-
-/// A backup of this machine brings back a journal whose changes were sent long ago, and overwritten since.
-#[test]
-fn older_copy_of_a_journal_is_not_sent() {
-    let site = Site::new();
-    let server = site.serve();
-    site.encrypt(&[]);
-    let options = ["--passphrase-file", "pass", "--journal", "j,size=8M"];
-    let (client, mut nbd) = site.attach_to("large", "a.sock", &options);
-    server.kill();
-    nbd.write(0, &[7; 4096]).unwrap();
-    nbd.flush().unwrap();
-    let [journal, copy, newest] = ["j", "copy", "newest"].map(|name| site.path().join(name));
-    std::fs::copy(&journal, &copy).unwrap();
-    client.kill();
-    let server = site.serve();
-    // Crashes, so that the reservation is the same all the time.
-    for number in 1..=3 {
-        let before = site.checkpoint();
-        let socket = format!("b{number}.sock");
-        let (client, mut nbd) = site.attach_to("large", &socket, &options);
-        nbd.write(0, &[number; 4096]).unwrap();
-        nbd.flush().unwrap();
-        while site.checkpoint() == before {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        client.kill();
-    }
-    let stored = std::fs::read(site.path().join("large.img")).unwrap();
-    std::fs::rename(&journal, &newest).unwrap();
-    std::fs::copy(&copy, &journal).unwrap();
-    let attach = ["attach", &site.uri("large"), "--nbd", "c.sock"];
-    for args in [[&attach[..], &options].concat(), vec!["journal", "drain", "j"]] {
-        let (said, code) = site.run(&args);
-        assert_eq!(code, 1, "{said}");
-        for words in ["would replace what is newer", "longhaul journal export"] {
-            assert!(said.contains(words), "{words}: {said}");
-        }
-    }
-    assert!(stored == std::fs::read(site.path().join("large.img")).unwrap(), "nothing was sent");
-    site.export();
-    // The journal itself goes on where it was.
-    std::fs::rename(&newest, &journal).unwrap();
-    let (client, mut nbd) = site.attach_to("large", "d.sock", &options);
-    assert_eq!(nbd.read(0, 4096).unwrap(), [3; 4096]);
-    drop(nbd);
-    client.kill();
-    // Whoever wants it all the same says so.
-    std::fs::rename(&copy, &journal).unwrap();
-    let (said, code) = site.run(&["journal", "drain", "j", "--force"]);
-    assert_eq!(code, 0, "{said}");
-    let (client, mut nbd) = site.attach_to("large", "e.sock", &options);
-    assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
-    // It is the journal of the volume from then on.
-    nbd.write(0, &[8; 4096]).unwrap();
-    nbd.flush().unwrap();
-    client.kill();
-    let (client, mut nbd) = site.attach_to("large", "f.sock", &options);
-    assert_eq!(nbd.read(0, 4096).unwrap(), [8; 4096]);
     drop(nbd);
     assert!(client.stop().success());
     assert!(server.stop().success());

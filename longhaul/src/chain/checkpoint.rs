@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use volume::layer::journal::{Checkpoint, Recovered};
+use volume::layer::journal::{Checkpoint, Recovered, Stale};
 use volume::{Durability, Span, Volume};
 
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::luks;
 
 /// The least that is written there.
 const LEN_MIN: u64 = 4096;
@@ -16,21 +17,42 @@ pub(super) fn span(at: u64, volume: &dyn Volume) -> Option<Span> {
     at.is_multiple_of(block).then_some(Span::new(at, block.max(LEN_MIN)))
 }
 
-/// Refuses what a journal holds if the volume was given something since that it does not have. A volume whose checkpoint
+/// Whether what a journal holds is written there: whoever uses an encrypted volume as it is stored may write a new one.
+pub(super) fn is_changed(place: Span, found: &Recovered) -> bool {
+    found.changes.iter().any(|change| change.span.overlaps(place))
+}
+
+/// Whether the volume was given something since that the journal does not have. A volume whose checkpoint
 /// cannot be read has none: it is of before there were any, or its header was brought back from a backup.
+pub(super) async fn stale(
+    volume: &Arc<dyn Volume>,
+    place: Option<Span>,
+    found: &Recovered,
+) -> Outcome<Option<Stale>> {
+    let Some(place) = place.filter(|place| !is_changed(*place, found)) else { return Ok(None) };
+    let bytes = volume.read(place).await;
+    let bytes = bytes.map_err(|why| Failure::of_volume("cannot read its checkpoint", why))?;
+    let checkpoint = Checkpoint::decode(&bytes).ok();
+    Ok(checkpoint.and_then(|checkpoint| checkpoint.admit(found).err()))
+}
+
+/// Refuses what a journal holds if it is stale.
 pub(super) async fn check(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
     found: &Recovered,
 ) -> Outcome {
-    let Some(place) = place else { return Ok(()) };
-    let bytes = volume.read(place).await;
-    let bytes = bytes.map_err(|why| Failure::of_volume("cannot read its checkpoint", why))?;
-    let Ok(checkpoint) = Checkpoint::decode(&bytes) else { return Ok(()) };
-    let admitted = checkpoint.admit(found);
-    admitted.or_fail(|| "what it holds would replace what is newer".to_owned()).map_err(|why| {
-        why.hint("it is an older copy, from a backup for example: `longhaul journal export` saves what it holds")
-    })
+    let Some(stale) = stale(volume, place, found).await? else { return Ok(()) };
+    // An earlier release, which writes no checkpoints, has used it after the other one.
+    if stale == Stale::Replaced
+        && let Ok(Some(token)) = luks::journal_token(volume).await
+        && token.is_of(&found.superblock.id)
+    {
+        return Ok(());
+    }
+    Err(Failure::new("what it holds would replace what is newer").because(stale).hint(
+        "it is an older copy, from a backup for example: `longhaul journal export` saves what it holds",
+    ))
 }
 
 /// Says on the volume that this journal, which holds nothing, is the one that is used from now on. Were another named there,
@@ -43,6 +65,18 @@ pub(super) async fn begin(
     let Some(place) = place else { return Ok(()) };
     let len = usize::try_from(place.len).expect("a block fits memory");
     let bytes = Checkpoint::of(found).encode(len);
-    let written = volume.write(place.at, bytes.into(), Durability::Durable).await;
-    written.map_err(|why| Failure::of_volume("cannot write its checkpoint", why))
+    // Not in one: after a durable write that failed a file's server refuses every flush.
+    let written = volume.write(place.at, bytes.into(), Durability::Volatile).await;
+    let written = match written {
+        Ok(()) => volume.flush().await,
+        failed => failed,
+    };
+    let Err(why) = written else { return Ok(()) };
+    if let Ok(None) = stale(volume, Some(place), found).await {
+        tracing::warn!(%why, "no checkpoint was written: an older copy of the journal is not known by one");
+        return Ok(());
+    }
+    Err(why)
+        .or_fail(|| "cannot write its checkpoint".to_owned())
+        .map_err(|why| why.hint("--journal none does without a journal"))
 }

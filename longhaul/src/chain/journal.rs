@@ -8,15 +8,15 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use volume::layer::journal::{
     FlushPolicy, Identity, JournalFile, Journaled, LayerOptions, LayerStatus, Mode, Recovered,
-    Settings, State, Superblock, SuperblockState,
+    Settings, Stale, State, Superblock, SuperblockState,
 };
 use volume::layer::reconnect::Over;
 use volume::{Gate, Shape, Span, Volume};
 
-use super::SEEN_WITHIN;
 use super::checkpoint;
 use super::layer::{Layer, OpenContext};
 use super::limited_reads::LimitedReads;
+use super::{Contents, SEEN_WITHIN};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::luks;
 use crate::printable::{Quoted as _, Shown as _};
@@ -179,7 +179,9 @@ impl Layer for Journal {
             let path = options.path().to_owned();
             let limit = with.options.reconnect_limit.0;
             let is_resumed = with.options.writers.continues();
-            let opened = open(with.uri, beneath, options, limit, is_resumed).await;
+            let is_decrypted = matches!(with.options.contents, Contents::Plain(_));
+            let how = (is_resumed, is_decrypted);
+            let opened = open(with.uri, beneath, options, limit, how).await;
             opened
                 .map(Some)
                 .map_err(|why| why.within(&format!("cannot use the journal {}", path.shown())))
@@ -192,7 +194,7 @@ async fn open(
     beneath: &Opened,
     options: JournalOptions,
     limit: Option<Duration>,
-    is_resumed: bool,
+    (is_resumed, is_decrypted): (bool, bool),
 ) -> Outcome<Opened> {
     let Abilities { probe: Some(probe), writer: Some(writer), .. } = &beneath.abilities else {
         return Err(Failure::usage(format!("{uri} is on this machine, and needs no journal")));
@@ -210,24 +212,14 @@ async fn open(
     let shape = beneath.volume.shape();
     let (file, found) = source.open(shape.size).await?;
     let former = found.as_ref().map(|(_, found)| found.superblock.id);
-    let recovered = match found {
-        Some((there, found)) if fits(&there, &found, &label, shape, declined.is_some())? => {
-            // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
-            match (found.changes.is_empty(), is_resumed) {
-                (true, _) => {}
-                (false, true) => checkpoint::check(&beneath.volume, place, &found).await?,
-                (false, false) => refuse_other_header(&there, &label)?,
-            }
-            found
-        }
-        _ => begin(&file, &label, shape).await?,
-    };
-    // Before anything is accepted: an attachment without the journal must be told.
-    writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
+    let how = (is_resumed, declined.is_some());
+    let recovered = taken(&file, found, &beneath.volume, (&label, place), how).await?;
     if recovered.changes.is_empty() {
         checkpoint::begin(&beneath.volume, place, &recovered).await?;
     }
     note(beneath, (&recovered, former), token).await;
+    // Before anything is accepted: an attachment without the journal must be told. From here on nothing fails.
+    writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
     let replayed = recovered.changes.len();
     // What it holds is for a volume of that size: one that has grown since is as large as it is once it holds nothing.
     let size = recovered.superblock.volume.size;
@@ -244,7 +236,8 @@ async fn open(
         max_age,
         unsolicited: probe.unsolicited(),
         is_fence: Arc::new(move |_| state.state() == scsi::State::Over(Over::Fenced)),
-        checkpoint: place,
+        checkpoint: place
+            .filter(|place| is_decrypted && !checkpoint::is_changed(*place, &recovered)),
     };
     let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit, size);
     let path = file.path().to_owned();
@@ -262,6 +255,42 @@ async fn open(
         uri: uri.clone(),
     };
     Ok(Opened { worker: Some(Box::new(running)), ..beneath.layer(volume) })
+}
+
+/// What is used of the journal that was found. One that holds nothing, and does not fit, is begun anew.
+async fn taken(
+    file: &OpenFile,
+    found: Option<(Label, Recovered)>,
+    volume: &Arc<dyn Volume>,
+    (label, place): (&Label, Option<Span>),
+    (is_resumed, is_default): (bool, bool),
+) -> Outcome<Recovered> {
+    let shape = volume.shape();
+    let Some((there, found)) = found else { return begin(file, label, shape).await };
+    if !fits(&there, &found, label, shape, is_default)? {
+        return begin(file, label, shape).await;
+    }
+    if found.changes.is_empty() {
+        if !matches!(checkpoint::stale(volume, place, &found).await?, Some(Stale::Copy { .. })) {
+            return Ok(found);
+        }
+        // Under its id the newest one, should it come back, would pass for a later state of this one.
+        print_error(&format_args!(
+            "longhaul: the journal {} is an older copy of itself: it is begun anew, and what the newest one held is not there",
+            file.path().shown()
+        ));
+        return begin(file, label, shape).await;
+    }
+    // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that; so another header
+    // has come by the journal, with whatever checkpoint there is.
+    match is_resumed {
+        true if there.luks_uuid == label.luks_uuid => {
+            checkpoint::check(volume, place, &found).await?
+        }
+        true => {}
+        false => refuse_other_header(&there, label)?,
+    }
+    Ok(found)
 }
 
 /// Says in the header of an encrypted volume that it may lack what is in the journal. What the journal holds may be of the

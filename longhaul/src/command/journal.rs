@@ -230,12 +230,10 @@ impl Drain {
         }
         let (changes, bytes, token) =
             (found.changes.len(), bytes_of(&found), found.superblock.token);
-        if changes == 0 {
-            return super::say(&format!(
-                "{} holds nothing that {} lacks",
-                self.file.shown(),
-                label.volume
-            ));
+        let nothing = format!("{} holds nothing that {} lacks", self.file.shown(), label.volume);
+        // One that does not say so itself is still noted, and its volume reserved for it.
+        if changes == 0 && found.superblock.state == SuperblockState::Clean {
+            return super::say(&nothing);
         }
         let uri = match &self.uri {
             Some(uri) => uri.clone(),
@@ -270,6 +268,7 @@ impl Drain {
         chain.leave_on(stop);
         chain.close().await?;
         match journals::is_sent(&path) {
+            true if changes == 0 => super::say(&nothing),
             true => super::say(&format!(
                 "sent {changes} changes ({} bytes) to {uri}; flushed",
                 Size(bytes)
