@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use proto::hyperscsi::{
@@ -23,12 +24,16 @@ use super::error::Loss;
 use super::session::{Ended, Request, Shared, warn_of_level};
 use super::silence::Listener;
 use super::stalls::{Sent, Stalls};
+use crate::net::busy_poll::BusyPoll;
 use crate::net::hyperscsi_link::{Wire, shown};
 use crate::store::scsi::ResetAnswer;
 use crate::task::unless_broken;
 
 /// Requests under way and waiting: more would only wait in the machine.
 const UNDER_WAY_MAX: usize = 2 * SLOTS as usize;
+
+/// How long the links are polled for an answer before the task sleeps, where answers come that soon.
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// What a session uses of its connection.
 pub(super) struct Choice {
@@ -84,6 +89,7 @@ pub(super) struct Driver {
     disconnects: Vec<oneshot::Sender<()>>,
     /// It is to disconnect when nothing is under way any more.
     is_closing: bool,
+    busy_poll: BusyPoll,
 }
 
 impl Driver {
@@ -110,6 +116,7 @@ impl Driver {
             settles: Vec::new(),
             disconnects: Vec::new(),
             is_closing: false,
+            busy_poll: BusyPoll::new(AWAKE),
         }
     }
 
@@ -148,9 +155,24 @@ impl Driver {
             match self.turn(cx) {
                 Err(loss) => return Poll::Ready(loss),
                 Ok(true) => {}
+                Ok(false) if self.busy_poll(cx) => {}
                 Ok(false) => return Poll::Pending,
             }
         }
+    }
+
+    /// Nothing is left to do but to wait for answers. A near server gives them sooner than this task would be asleep and awake
+    /// again, so the links are polled a few times. Whether something has arrived.
+    fn busy_poll(&mut self, cx: &mut Context<'_>) -> bool {
+        let Self { wire, machine, busy_poll, waiting, .. } = self;
+        if waiting.is_empty() {
+            return false;
+        }
+        busy_poll.expect(waiting.len() as u32);
+        let clock = wire.clock();
+        let mut each =
+            |now, from, ecn, packet: &mut [u8]| machine.handle_packet(now, from, ecn, packet);
+        busy_poll.poll(cx, || clock.now(), || wire.receive_now(&mut each))
     }
 
     /// Whether anything was done.
@@ -160,6 +182,9 @@ impl Driver {
             machine.handle_packet(now, from, ecn, packet);
         });
         let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
+        if any {
+            self.busy_poll.ends(self.wire.now());
+        }
         if self.wire.poll_deadline(cx, self.next_deadline(), self.machine.pace()) {
             self.machine.handle_timeout(self.wire.now());
             // While the link takes nothing, what is due to be sent stays due.
