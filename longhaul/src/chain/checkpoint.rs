@@ -1,12 +1,14 @@
 //! The checkpoint of a journal on an encrypted volume: by it an older copy of the journal's file is known.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use volume::layer::journal::{Checkpoint, Recovered, Stale};
 use volume::{Durability, Span, Volume};
 
-use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::luks;
+use crate::printable::{Quoted as _, Shown as _};
 
 /// The least that is written there.
 const LEN_MIN: u64 = 4096;
@@ -44,10 +46,7 @@ pub(super) async fn check(
 ) -> Outcome {
     let Some(stale) = stale(volume, place, found).await? else { return Ok(()) };
     // An earlier release, which writes no checkpoints, has used it after the other one.
-    if stale == Stale::Replaced
-        && let Ok(Some(token)) = luks::journal_token(volume).await
-        && token.is_of(&found.superblock.id)
-    {
+    if stale == Stale::Replaced && is_named(volume, found).await {
         return Ok(());
     }
     Err(Failure::new("what it holds would replace what is newer").because(stale).hint(
@@ -55,7 +54,49 @@ pub(super) async fn check(
     ))
 }
 
-/// Says on the volume that this journal, which holds nothing, is the one that is used from now on. Were another named there,
+/// Whether a journal that holds nothing is an older copy of itself. It is refused if the newest one did not come to a clean end:
+/// that may hold what was acknowledged.
+pub(super) async fn is_older(
+    volume: &Arc<dyn Volume>,
+    place: Option<Span>,
+    found: &Recovered,
+    path: &Path,
+) -> Outcome<bool> {
+    let Some(stale @ Stale::Copy { .. }) = stale(volume, place, found).await? else {
+        return Ok(false);
+    };
+    if !is_named(volume, found).await {
+        return Ok(true);
+    }
+    Err(Failure::new("it is an older copy of itself").because(stale).hint(format!(
+        "the newest one may hold what was acknowledged, and the volume lacks: bring it back. If it is lost, \
+         `longhaul journal discard {}`, and then --take-over, go on without it",
+        path.quoted()
+    )))
+}
+
+/// Somebody wants all that it holds sent, whatever came later: says so if anything did. It is the journal of the volume then.
+pub(super) async fn force(
+    volume: &Arc<dyn Volume>,
+    place: Option<Span>,
+    found: &Recovered,
+    path: &Path,
+) -> Outcome {
+    let Some(stale) = stale(volume, place, found).await? else { return Ok(()) };
+    print_error(&format_args!(
+        "longhaul: what the journal {} holds replaces what is newer: {stale}",
+        path.shown()
+    ));
+    begin(volume, place, found).await
+}
+
+/// Whether the header says that this journal is used, and has not come to a clean end.
+async fn is_named(volume: &Arc<dyn Volume>, found: &Recovered) -> bool {
+    let token = luks::journal_token(volume).await;
+    token.is_ok_and(|token| token.is_some_and(|token| token.is_of(&found.superblock.id)))
+}
+
+/// Says on the volume that this journal is the one that is used from now on. Were another named there,
 /// what this one holds after a crash would be refused.
 pub(super) async fn begin(
     volume: &Arc<dyn Volume>,

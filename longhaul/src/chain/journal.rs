@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use volume::layer::journal::{
     FlushPolicy, Identity, JournalFile, Journaled, LayerOptions, LayerStatus, Mode, Recovered,
-    Settings, Stale, State, Superblock, SuperblockState,
+    Settings, State, Superblock, SuperblockState,
 };
 use volume::layer::reconnect::Over;
 use volume::{Gate, Shape, Span, Volume};
@@ -212,6 +212,10 @@ async fn open(
     let shape = beneath.volume.shape();
     let (file, found) = source.open(shape.size).await?;
     let former = found.as_ref().map(|(_, found)| found.superblock.id);
+    if found.as_ref().is_some_and(|(_, found)| found.superblock.volume.name != label.name()) {
+        // Whatever comes of it, this one is not to stay reserved for what is to be sent to another.
+        let _ = writer.journal_sent(file.path());
+    }
     let how = (is_resumed, declined.is_some());
     let recovered = taken(&file, found, &beneath.volume, (&label, place), how).await?;
     if recovered.changes.is_empty() {
@@ -271,24 +275,18 @@ async fn taken(
         return begin(file, label, shape).await;
     }
     if found.changes.is_empty() {
-        if !matches!(checkpoint::stale(volume, place, &found).await?, Some(Stale::Copy { .. })) {
+        if !checkpoint::is_older(volume, place, &found, file.path()).await? {
             return Ok(found);
         }
         // Under its id the newest one, should it come back, would pass for a later state of this one.
-        print_error(&format_args!(
-            "longhaul: the journal {} is an older copy of itself: it is begun anew, and what the newest one held is not there",
-            file.path().shown()
-        ));
         return begin(file, label, shape).await;
     }
-    // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that; so another header
-    // has come by the journal, with whatever checkpoint there is.
-    match is_resumed {
-        true if there.luks_uuid == label.luks_uuid => {
-            checkpoint::check(volume, place, &found).await?
-        }
-        true => {}
-        false => refuse_other_header(&there, label)?,
+    if !is_resumed {
+        // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
+        refuse_other_header(&there, label)?;
+        checkpoint::force(volume, place, &found, file.path()).await?;
+    } else if there.luks_uuid == label.luks_uuid {
+        checkpoint::check(volume, place, &found).await?;
     }
     Ok(found)
 }
@@ -396,8 +394,10 @@ fn fits(
         if is_default && found.changes.is_empty() {
             return Ok(false);
         }
-        let serial = there.serial.as_deref().unwrap_or("none");
-        let why = format!("it is for {} (serial number {serial})", there.volume);
+        let serial = |label: &Label| label.serial.clone().unwrap_or_else(|| "none".to_owned());
+        let (its, this) = (serial(there), serial(label));
+        let why =
+            format!("it is for {} (serial number {its}; that of this one is {this})", there.volume);
         return Err(Failure::new("it is for another volume")
             .because(why)
             .hint("name another file; `longhaul journal status FILE` shows what it holds"));

@@ -58,7 +58,7 @@ fn older_copy_of_a_journal_is_not_sent() {
     // Whoever wants it all the same says so.
     std::fs::rename(&copy, &journal).unwrap();
     let (said, code) = site.run(&["journal", "drain", "j", "--force"]);
-    assert_eq!(code, 0, "{said}");
+    assert!(code == 0 && said.contains("holds replaces what is newer"), "{said}");
     let (client, mut nbd) = site.attach_to("large", "e.sock", &options);
     assert_eq!(nbd.read(0, 4096).unwrap(), [7; 4096]);
     // It is the journal of the volume from then on.
@@ -74,7 +74,7 @@ fn older_copy_of_a_journal_is_not_sent() {
 
 /// A backup may be of a moment at which the journal held nothing.
 #[test]
-fn older_copy_of_a_journal_that_held_nothing_is_begun_anew() {
+fn older_copy_of_a_journal_that_held_nothing_is_refused_while_the_newest_may_hold_something() {
     let site = Site::new();
     let server = site.serve();
     site.encrypt(&[]);
@@ -96,20 +96,58 @@ fn older_copy_of_a_journal_that_held_nothing_is_begun_anew() {
     std::fs::rename(&copy, &journal).unwrap();
     let uri = site.uri("large");
     let attach = [&["attach", &uri, "--nbd", "b.sock"], &options[..]].concat();
-    let said = std::fs::File::create(site.path().join("said")).unwrap();
-    let client = Running::start(site.longhaul(&attach).stderr(said));
+    let (said, code) = site.run(&attach);
+    assert!(code == 1 && said.contains("it is an older copy of itself"), "{said}");
+    // The newest one is lost.
+    let (said, code) = site.run(&["journal", "discard", "j"]);
+    assert_eq!(code, 0, "{said}");
+    let take_over = [&attach[..], &["--take-over"]].concat();
+    let client = Running::start(&mut site.longhaul(&take_over));
     client.line().expect("the attachment is ready");
-    let said = std::fs::read_to_string(site.path().join("said")).unwrap();
-    assert!(said.contains("j is an older copy of itself: it is begun anew"), "{said}");
     let mut nbd = Nbd::connect(&site.path().join("b.sock"));
     assert_eq!(nbd.read(0, 4096).unwrap(), [1; 4096]);
     nbd.write(0, &[3; 4096]).unwrap();
     nbd.flush().unwrap();
     client.kill();
-    // Now it is the newest one that is older.
+    // The newest one comes back too late.
     std::fs::rename(&newest, &journal).unwrap();
     let (said, code) = site.run(&["journal", "drain", "j"]);
-    assert!(code == 1 && said.contains("would replace what is newer"), "{said}");
+    assert!(code == 1 && said.contains("longhaul journal export"), "{said}");
+    assert!(server.stop().success());
+}
+
+/// Nothing is missing that the newest one held.
+#[test]
+fn older_copy_of_a_journal_that_held_nothing_serves_after_a_clean_end() {
+    let site = Site::new();
+    let server = site.serve();
+    site.encrypt(&[]);
+    let options = ["--passphrase-file", "pass", "--journal", "j,size=8M"];
+    let (client, nbd) = site.attach_to("large", "a.sock", &options);
+    drop(nbd);
+    assert!(client.stop().success());
+    let [journal, copy] = ["j", "copy"].map(|name| site.path().join(name));
+    std::fs::copy(&journal, &copy).unwrap();
+    let before = site.checkpoint();
+    let (client, mut nbd) = site.attach_to("large", "b.sock", &options);
+    nbd.write(0, &[1; 4096]).unwrap();
+    nbd.flush().unwrap();
+    while site.checkpoint() == before {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(nbd);
+    assert!(client.stop().success());
+    std::fs::rename(&copy, &journal).unwrap();
+    for (number, socket) in [(2, "c.sock"), (3, "d.sock")] {
+        let (client, mut nbd) = site.attach_to("large", socket, &options);
+        assert_eq!(nbd.read(0, 4096).unwrap(), [number - 1; 4096]);
+        nbd.write(0, &[number; 4096]).unwrap();
+        nbd.flush().unwrap();
+        drop(nbd);
+        client.kill();
+    }
+    let (said, code) = site.run(&["journal", "drain", "j"]);
+    assert_eq!(code, 0, "{said}");
     assert!(server.stop().success());
 }
 
@@ -186,6 +224,25 @@ fn journal_by_which_an_image_of_an_encrypted_volume_came_is_sent() {
     let (said, code) = site.run(&["journal", "drain", "j"]);
     assert_eq!(code, 0, "{said}");
     assert!(std::fs::read(&large).unwrap()[20 << 20..][..4096] == [7; 4096]);
+    assert!(server.stop().success());
+}
+
+/// The server has another volume under the name: that is not to stay reserved for a journal that is none of it.
+#[test]
+fn volume_stays_free_whose_name_a_journal_of_another_has() {
+    let site = Site::new();
+    site.crashed(&[1]);
+    let disk = site.path().join("disk.img");
+    std::fs::rename(&disk, site.path().join("old.img")).unwrap();
+    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let server = site.serve();
+    let (said, code) = site.run(&["journal", "drain", "j", "--force"]);
+    assert!(code == 1 && said.contains("it is for another volume"), "{said}");
+    let name = ["--initiator", "iqn.2000-01.example:other", "--nbd", "b.sock"];
+    let mut other = site.longhaul(&[&["attach", &site.uri("disk")], &name[..]].concat());
+    let client = Running::start(other.env("STATE_DIRECTORY", site.path().join("other-state")));
+    client.line().expect("nobody has it");
+    assert!(client.stop().success());
     assert!(server.stop().success());
 }
 
