@@ -11,6 +11,7 @@ use serde_json::Value;
 fn longhaul(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(LONGHAUL);
     command.args(arguments).current_dir(home).env("HOME", home).env_remove("XDG_CONFIG_HOME");
+    command.env("LONGHAUL_CONFIG_DIR", home);
     command
 }
 
@@ -77,6 +78,37 @@ fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
     let found = way(home, &uri);
     assert_eq!(found[0].0, "good", "{found:?}");
     assert_eq!(found[1].0, "broken", "{found:?}");
+    assert!(server.stop().success());
+}
+
+/// By its name: with the identity that it was mounted with, and not that of the user.
+#[test]
+fn volume_that_is_remembered_is_asked_for_by_what_is_remembered_with_it() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let identity = |name: &str| {
+        let (key, made) = run(&longhaul(home, &["identity", "new", name]));
+        assert!(made.success(), "{key}");
+        key.trim().to_owned()
+    };
+    identity("server.identity");
+    let client = identity("client.identity");
+    let known = ["--identity", "server.identity", "--client-key", &client];
+    let (server, uri) = serve(home, &known);
+    let volume = format!(
+        "[volumes.backup]\nuri = \"{uri}\"\noptions = [\"--identity\", \"{}\", \"--read-only\"]\n",
+        home.join("client.identity").display()
+    );
+    std::fs::write(home.join("volumes.toml"), volume).unwrap();
+    let found = way(home, "backup");
+    assert!(found.len() > 1 && found.iter().all(|found| found.0 != "broken"), "{found:?}");
+    // The default identity is another one.
+    let (key, made) = run(&longhaul(home, &["identity", "new"]));
+    assert!(made.success(), "{key}");
+    let found = way(home, &uri);
+    assert_eq!(found[1].0, "broken", "{found:?}");
+    let found = way(home, "backup");
+    assert!(found.iter().all(|found| found.0 != "broken"), "{found:?}");
     assert!(server.stop().success());
 }
 

@@ -46,7 +46,7 @@ const INFO: &str = "info";
 const ADMIN: &str = "admin";
 
 /// The arguments that may be a name.
-const NAMED: &[&str] = &["uri", "source"];
+const NAMED: &[&str] = &["uri", "source", "place"];
 
 /// A command of which another argument may be a name, and that.
 const JOURNAL: (&str, &str) = ("journal", "file");
