@@ -260,13 +260,28 @@ async fn keep(
     kept
 }
 
+/// Where the process in the background tells what it meets.
+fn log_of(name: &str) -> Option<PathBuf> {
+    Some(state_dir()?.join(format!("{name}.log")))
+}
+
+/// The same failure with the place where its cause may stand: the kernel says of a server's reasons nothing but that there was an
+/// error.
+fn with_log(why: Failure, name: &str) -> Failure {
+    match log_of(name) {
+        Some(log) => {
+            why.hint_if_none(&format!("the log of this mount may say why: {}", log.quoted()))
+        }
+        None => why,
+    }
+}
+
 /// How the process in the background goes on without a terminal.
 fn background(args: &Args, name: &str) -> Outcome<Background> {
-    let logs = state_dir().ok_or_else(|| {
+    let log = log_of(name).ok_or_else(|| {
         Failure::new("there is no directory for the log of what runs in the background")
             .hint("set HOME, or LONGHAUL_STATE_DIR")
     })?;
-    let log = logs.join(format!("{name}.log"));
     let background = Background { is_device: args.fuse.is_none(), log, name: name.to_owned() };
     // Before anything is reserved that would have to be given back.
     background.open_log()?;
@@ -342,7 +357,7 @@ async fn attach_and_mount(args: Args, uri: Uri, name: String, arguments: Vec<OsS
         Ok(told) => told,
         Err(why) => {
             server.end().await;
-            return Err(why);
+            return Err(with_log(why, &name));
         }
     };
     if !uri.vanishes() && args.fuse.is_none() {

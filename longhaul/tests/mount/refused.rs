@@ -59,6 +59,26 @@ fn file_system_is_made_only_where_there_is_nothing() {
     assert!(fs::read(stage.path("private.img")).unwrap() == before, "it was written to");
 }
 
+/// The kernel has nothing but errors for who makes the file system.
+#[test]
+fn log_that_tells_of_a_server_without_room_is_named() {
+    let stage = Stage::new();
+    fs::create_dir(stage.path("small")).unwrap();
+    let small = stage.path("small");
+    must(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64K", "none"]).arg(&small));
+    let server = stage.serve_file("small/disk.img", "");
+    let args = format!("mount {} mnt --mkfs ext4 --raw --journal none --name disk", stage.uri());
+    let (printed, status) = run(&stage.command(&args));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let log = stage.path("state/disk.log");
+    let named = format!("the log of this mount may say why: {}", log.display());
+    assert!(printed.contains("cannot make an ext4 file system on /dev/"), "{printed}");
+    assert!(printed.contains(&named), "{printed}");
+    assert!(stage.log("disk").contains("no space left"), "{}", stage.log("disk"));
+    assert!(server.stop().success());
+    must(Command::new("umount").arg(&small));
+}
+
 #[test]
 fn volume_without_a_file_system_is_not_mounted() {
     let stage = Stage::new();
