@@ -57,6 +57,17 @@ fn file_system_is_made_only_where_there_is_nothing() {
     let args = "mount file:private.img mnt --mkfs ext4 --passphrase-file secret";
     refused(&stage, args, 1, "is encrypted and not empty");
     assert!(fs::read(stage.path("private.img")).unwrap() == before, "it was written to");
+
+    // What was begun and is of no use is replaced as it is said there.
+    refused(&stage, args, 1, "`longhaul mount --device file:private.img` prints a block device");
+    let made = stage.longhaul("mount --device file:private.img --passphrase-file secret");
+    let device = made.split([' ', ';']).find(|word| word.starts_with("/dev/")).unwrap();
+    must(Command::new("mkfs.ext4").args(["-q", "-L", "second", device]));
+    stage.longhaul("umount private");
+    stage.longhaul("mount file:private.img mnt --passphrase-file secret");
+    let label = must(Command::new("findmnt").args(["-no", "LABEL"]).arg(stage.mnt()));
+    assert_eq!(label.trim(), "second");
+    stage.longhaul("umount mnt");
 }
 
 /// The kernel has nothing but errors for who makes the file system.

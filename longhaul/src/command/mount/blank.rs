@@ -1,5 +1,6 @@
 //! A volume that a file system is to be made on: it must hold nothing, and is encrypted.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use volume::{Span, Volume};
@@ -9,6 +10,7 @@ use super::super::{closing, unless_stopped};
 use crate::chain::{Contents, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::luks::{self, Init, Key};
+use crate::printable::Quoted as _;
 use crate::stop::Stop;
 use crate::uri::Uri;
 
@@ -84,6 +86,11 @@ async fn refuse_data(volume: &Arc<dyn Volume>, uri: &Uri) -> Outcome {
             if bytes.iter().any(|byte| *byte != 0) {
                 return Err(Failure::new(format!(
                     "{uri} is encrypted and not empty: no file system is made on it"
+                ))
+                .hint(format!(
+                    "without --mkfs what is there is mounted; nothing was written. If nothing on it is needed, as after a --mkfs that failed, \
+                     `longhaul mount --device {}` prints a block device, and `mkfs.ext4 DEVICE` makes one on that; then unmount it, and mount it without --mkfs",
+                    Path::new(&uri.to_string()).quoted()
                 )));
             }
             at = span.end();
