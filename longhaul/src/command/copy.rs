@@ -263,9 +263,9 @@ pub async fn run(args: Args) -> Outcome {
 /// Says what the copy will not be, before it is made.
 fn tell_of_source(from: &Uri, logs: &[Pending], journals: &[Unsent], writer: Option<String>) {
     for log in logs {
-        let replay = log.command();
+        let (kind, replay) = (log.kind(), log.command());
         print_error(&format_args!(
-            "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `{replay}` should come first"
+            "longhaul: {from} lacks what is in the {kind} {log}, and so will the copy: `{replay}` should come first"
         ));
     }
     tell_of_unsent(from, journals, "the copy");
@@ -281,12 +281,16 @@ fn tell_of_source(from: &Uri, logs: &[Pending], journals: &[Unsent], writer: Opt
 /// keeps it as a backup has to know.
 fn refuse_gaps(from: &Uri, logs: &[Pending]) -> Outcome {
     let Some(log) = logs.first() else { return Ok(()) };
-    let replay = log.command();
-    let what = format!("the copy lacks what is in the replay log {log}");
+    let (kind, replay) = (log.kind(), log.command());
+    let what = format!("the copy lacks what is in the {kind} {log}");
     let why = format!("it was acknowledged to programs, and {from} was not given it");
-    Err(Failure::new(what).because(why).hint(format!(
-        "all else was copied; `{replay}` writes the log, then copy again; a log of no use any more can be removed"
-    )))
+    let hint = match log.is_journal() {
+        true => format!("bring it back, and `{replay}` sends it, then copy again"),
+        false => format!(
+            "`{replay}` writes the log, then copy again; a log of no use any more can be removed"
+        ),
+    };
+    Err(Failure::new(what).because(why).hint(format!("all else was copied; {hint}")))
 }
 
 impl Args {

@@ -13,10 +13,11 @@ use crate::attachments;
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::journals::is_journal;
 use crate::luks;
 use crate::printable::{Quoted as _, Shown as _};
 use crate::replay_log::{
-    Change, Header, Reader, Record, applied_name, forget_superseded, superseded_at,
+    Change, Header, ReadError, Reader, Record, applied_name, forget_superseded, superseded_at,
 };
 use crate::size::Size;
 use crate::state_dir::state_dir;
@@ -76,9 +77,7 @@ long as the volume is reserved for the attachment that was given up, nobody has 
 pub async fn run(args: Args) -> Outcome {
     let mut log = super::options::blocking({
         let file = args.file.clone();
-        move || {
-            Reader::open(&file).or_fail(|| format!("cannot read the replay log {}", file.shown()))
-        }
+        move || Reader::open(&file).map_err(|why| unreadable(&file, why))
     })
     .await?;
     if args.dry_run {
@@ -130,6 +129,17 @@ pub async fn run(args: Args) -> Outcome {
         why.within(&format!("the log was written, and is now {}", applied.shown()))
     })?;
     args.say(&log, Some((&uri, &applied)))
+}
+
+/// Why it cannot be read, and what takes it, if it is a journal.
+fn unreadable(file: &Path, why: ReadError) -> Failure {
+    let failure = Failure::new(format!("cannot read the replay log {}", file.shown()));
+    match why {
+        ReadError::Foreign if is_journal(file) => failure
+            .because("it is a journal")
+            .hint(format!("`longhaul journal drain {}` sends what it holds", file.quoted())),
+        why => failure.because(why),
+    }
 }
 
 impl Args {

@@ -66,22 +66,39 @@ impl Pending {
         let path = self.path.quoted();
         match self.superseded {
             Some(at) => format!(
-                "the replay log {self} of {volume} is older than what was written from this machine at its places since {}: \
+                "the {} {self} of {volume} is older than what was written from this machine at its places since {}: \
                  delete it if it is of no use; `longhaul replay --force {path}` replaces what is newer",
+                self.kind(),
                 utc(at)
             ),
             None => format!(
-                "{volume} lacks what is in the replay log {self}: end this and run `{}` first, since it replaces what is \
+                "{volume} lacks what is in the {} {self}: end this and run `{}` first, since it replaces what is \
                  written from now on",
+                self.kind(),
                 self.command()
             ),
         }
+    }
+
+    /// Whether it is a journal that is not there, as far as its name tells: logs are made with a name of their own.
+    #[must_use]
+    pub fn is_journal(&self) -> bool {
+        self.header.is_none() && !has_name_of_log(&self.path)
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        if self.is_journal() { "journal" } else { "replay log" }
     }
 
     /// What writes it.
     #[must_use]
     pub fn command(&self) -> String {
         let path = self.path.quoted();
+        if self.is_journal() {
+            return format!("longhaul journal drain {path}");
+        }
         // What has no end may still be written, by a process that ends yet.
         match self.has_end || self.holds.is_err() {
             true => format!("longhaul replay {path}"),
@@ -139,10 +156,13 @@ pub fn is_readable(log: &Path) -> bool {
     Reader::header_of(log).is_ok()
 }
 
+fn has_name_of_log(path: &Path) -> bool {
+    path.extension().is_some_and(|name| name == "replay")
+}
+
 fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut paths: Vec<PathBuf> =
-        entries.filter(|path| path.extension().is_some_and(|name| name == "replay")).collect();
+    let mut paths: Vec<PathBuf> = entries.filter(|path| has_name_of_log(path)).collect();
     paths.sort();
     let header = |path: PathBuf| {
         let header = Reader::header_of(&path).ok().filter(|header| wanted(header))?;
@@ -207,6 +227,19 @@ mod tests {
         assert!(log(false).advice("v").contains("`longhaul replay --partial a.replay`"));
         assert_eq!(log(true).to_string(), "a.replay (0 changes, 0 bytes)");
         assert!(log(true).advice("v").contains("`longhaul replay a.replay` first"));
+    }
+
+    #[test]
+    fn missing_file_without_the_name_of_a_log_is_a_journal() {
+        let journal = Pending::missing("a b.journal".into(), 7);
+        let advice = journal.advice("v");
+        for words in ["in the journal a b.journal (", "`longhaul journal drain 'a b.journal'`"] {
+            assert!(advice.contains(words), "{advice}");
+        }
+        let advice = Pending::missing("a.replay".into(), 7).advice("v");
+        for words in ["in the replay log a.replay (", "`longhaul replay a.replay`"] {
+            assert!(advice.contains(words), "{advice}");
+        }
     }
 
     #[test]

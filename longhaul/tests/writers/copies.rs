@@ -4,10 +4,10 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::Bench;
 use super::common::{LONGHAUL, PATIENCE, Running};
 use super::link::Link;
 use super::replayed::{given_up, move_away};
+use super::{Attached, Bench};
 
 const MIB: usize = 1 << 20;
 
@@ -145,6 +145,39 @@ fn copy_of_a_volume_that_lacks_its_replay_log_says_so_and_fails() {
     assert!(done && !said.contains("lacks"), "{said}");
     let copied = std::fs::read(bench.path().join("whole.img")).unwrap();
     assert!(copied[..MIB].iter().all(|byte| *byte == 3));
+}
+
+/// A journal is sent by another command than a log is, also when it is brought back only later.
+#[test]
+fn copy_of_a_volume_whose_journal_is_not_there_names_it_as_one() {
+    let mut bench = Bench::new(&[]);
+    // Not in memory: there are no direct writes.
+    let disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let journal = disk.path().join("a.jnl");
+    let journal = journal.to_str().unwrap();
+    let options = ["--nbd", "first.sock", "--journal", &format!("{journal},size=8M")];
+    let attach = [&["attach", &*bench.uri], &options[..]].concat();
+    let process = Running::start(&mut bench.longhaul(&attach));
+    let uri = process.line().expect("it says when it is ready");
+    let attached = Attached { uri: uri.strip_prefix("ready ").unwrap().to_owned(), process };
+    bench.server.take().unwrap().kill();
+    assert!(bench.write(&attached, 3));
+    attached.process.kill();
+    let (said, done) = bench.run(&["replay", journal, "--dry-run"]);
+    assert!(!done && said.contains("it is a journal"), "{said}");
+    assert!(said.contains(&format!("`longhaul journal drain {journal}` sends")), "{said}");
+    bench.serve(&["--volume", "t=file:t.img"]);
+    let moved = format!("{journal}.moved");
+    std::fs::rename(journal, &moved).unwrap();
+    let (said, done) = bench.run(&["copy", &bench.uri, "out.img"]);
+    let words = format!("the copy lacks what is in the journal {journal} (it is not there");
+    assert!(!done && said.contains(&words) && !said.contains("replay"), "{said}");
+    assert!(said.contains(&format!("`longhaul journal drain {journal}` sends it")), "{said}");
+    std::fs::rename(&moved, journal).unwrap();
+    let (said, done) = bench.run(&["journal", "drain", journal, "--force"]);
+    assert!(done, "{said}");
+    let (said, done) = bench.run(&["copy", &bench.uri, "whole.img", "--json"]);
+    assert!(done && !said.contains("lacks"), "{said}");
 }
 
 /// Where the target has forgotten its reservations whoever writes is warned.
