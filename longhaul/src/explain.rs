@@ -83,7 +83,7 @@ pub(crate) fn explain_read_only(what: String, why: OpenError) -> Failure {
 pub(crate) fn explain_image(what: String, why: RbdOpenError) -> Failure {
     let hint = match &why {
         RbdOpenError::Rbd(RbdError::Locked(_)) => {
-            "end it there first; `--take-over` of `attach`, `copy`, `tune` and `key` takes its right to write away at once, and what it \
+            "end it there first; `--take-over` of `attach`, `mount`, `copy`, `tune` and `key` takes its right to write away at once, and what it \
              has not written is lost there; one that was killed has it for half a minute more; to read, `attach --read-only`"
         }
         RbdOpenError::Rbd(RbdError::Step { why: cause, .. }) => match Errno::from_io_error(cause) {
@@ -137,21 +137,21 @@ pub(crate) fn explain_ceph(what: String, access: &Access, why: RbdError) -> Fail
 }
 
 /// What to do about another writer.
-const HELD: &str = "end it there first; if it is gone, or is to lose the volume, `--take-over` of `attach`, `copy`, `tune` and `key` ends its \
+const HELD: &str = "end it there first; if it is gone, or is to lose the volume, `--take-over` of `attach`, `mount`, `copy`, `tune` and `key` ends its \
     writing at once, and what it has not flushed goes to a file there; --shared is for cluster file systems, where all sides say so; to read, `attach --read-only`";
 
 /// What to do about a volume whose last writer has left a replay log.
-const UNWRITTEN: &str = "write it first: it holds what was acknowledged to programs. `attach`, `copy`, `tune` and `key` go on \
+const UNWRITTEN: &str = "write it first: it holds what was acknowledged to programs. `attach`, `mount`, `copy`, `tune` and `key` go on \
     without it if --take-over is said; nothing shows then that the log is the newest there is, and it takes --force";
 
 /// What to do where that log is not there.
 const LOG_MISSING: &str = "it holds what was acknowledged to programs: mount its disk or bring it back, and write it first; `longhaul replay` \
-    takes a replay log from any place, and `longhaul journal drain` a journal. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said, as where it was written from \
+    takes a replay log from any place, and `longhaul journal drain` a journal. `attach`, `mount`, `copy`, `tune` and `key` go on without it if --take-over is said, as where it was written from \
     another machine";
 
 /// What to do about a journal that was not sent.
 const JOURNAL_UNSENT: &str = "it holds what was acknowledged to programs as stable: send it first by `longhaul journal drain FILE`, with --force if \
-    nobody else has written since and the server has only forgotten its reservations. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said";
+    nobody else has written since and the server has only forgotten its reservations. `attach`, `mount`, `copy`, `tune` and `key` go on without it if --take-over is said";
 
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows which places would be replaced; if nobody has written there since, add --force";

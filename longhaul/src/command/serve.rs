@@ -675,7 +675,7 @@ fn load<'a>(
         let kept = StoredReservations::by(state.reservations(target, *lun, identity)).or_fail(what);
         if kept.as_ref().is_ok_and(StoredReservations::is_reserved) {
             tracing::info!(
-                "volume {name}: it is reserved since before this start; if its holder is gone, `--take-over` of a client's `attach`, `copy`, `tune` or `key` takes it"
+                "volume {name}: it is reserved since before this start; if its holder is gone, `--take-over` of a client's `attach`, `mount`, `copy`, `tune` or `key` takes it"
             );
         }
         kept.map(Some).map_err(|why| {

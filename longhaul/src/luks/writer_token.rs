@@ -125,7 +125,7 @@ impl Claim {
         Failure::new("another writer has the volume")
             .because(format!("the token {KIND} in its header says: {who}{known}"))
             .hint(
-                "end it there first; if it is gone, or is to lose the volume, `--take-over` of `attach`, `copy`, `tune` and `key`; to read, `attach --read-only`",
+                "end it there first; if it is gone, or is to lose the volume, `--take-over` of `attach`, `mount`, `copy`, `tune` and `key`; to read, `attach --read-only`",
             )
     }
 }

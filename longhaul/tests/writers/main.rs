@@ -144,7 +144,7 @@ fn second_attachment_is_refused_and_told_who_has_the_volume() {
     for words in [
         "another writer",
         "iqn.2001-04.com.example:first",
-        "--take-over",
+        "`--take-over` of `attach`, `mount`, `copy`, `tune` and `key`",
         "--shared",
         "--read-only",
     ] {
