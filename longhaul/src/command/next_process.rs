@@ -1,6 +1,7 @@
 //! The process that serves a mount next, where that of before has ended.
 
 use std::fmt::Display;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,7 +45,12 @@ pub(super) async fn look_until_served(
 /// Says what is waited for, and how to end that: a process without a keeper that hangs is ended by nobody else.
 fn tell(what: &impl Display, mounts: &[PathBuf]) {
     let process = mounts.iter().find_map(|file| kept::process_of(&socket_of(file)?));
-    let (which, ends) = match process {
+    let stopped = mounts.iter().find_map(|file| stopped_process(file));
+    let (which, ends) = match stopped.or(process) {
+        Some(pid) if stopped.is_some() => (
+            format!("process {pid}, which is stopped,"),
+            format!("`kill -CONT {pid}` lets it go on; "),
+        ),
         Some(pid) => (
             format!("process {pid}, which is to take it over,"),
             format!("`kill -KILL {pid}` ends it if it hangs, and "),
@@ -56,6 +62,20 @@ fn tell(what: &impl Display, mounts: &[PathBuf]) {
     ));
 }
 
+/// The process that somebody has stopped of those by which the mount over this file is to go on: the one that is to serve it, and
+/// the one that starts that.
+pub(super) fn stopped_process(file: &Path) -> Option<u32> {
+    let socket = socket_of(file)?;
+    let processes = [kept::process_of(&socket), kept::keeper_of(&socket)];
+    processes.into_iter().flatten().find(|pid| is_stopped(*pid))
+}
+
+/// By proc_pid_stat(5): the state stands behind the name, which may hold anything.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// Whether a process keeps the mount over this file, whose server may have ended, or one is about to serve it.
 pub(super) fn is_kept_mount(file: &Path) -> bool {
     socket_of(file).is_some_and(|socket| kept::is_kept(&socket))
@@ -63,7 +83,7 @@ pub(super) fn is_kept_mount(file: &Path) -> bool {
 
 /// Whether the process that serves the mount over this file is one of those that listen at these control sockets. Where nothing
 /// tells which one that is, as of one of an older version, it may be any of them, if it has been waited for.
-fn is_served_by(file: &Path, controls: &[PathBuf], is_late: bool) -> bool {
+pub(super) fn is_served_by(file: &Path, controls: &[PathBuf], is_late: bool) -> bool {
     let process = socket_of(file).and_then(|socket| kept::process_of(&socket));
     match process.zip(control::runtime_dir()) {
         Some((pid, dir)) => controls.contains(&control::of_attachment(&dir, pid)),

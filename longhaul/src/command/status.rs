@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::attached::AttachStatus;
+use super::next_process::{is_served_by, stopped_process};
 use super::server_socket::ServerSocket;
 use super::{clients, umount};
 use crate::block_devices::{devices_over, mounts_of};
@@ -160,7 +161,9 @@ async fn look(args: &Args, silent: &[PathBuf]) -> Answers {
         }
     }
     if args.control.is_none() {
-        let files = umount::waiting_for_a_process(answers.attachments());
+        let mut files = umount::waiting_for_a_process(answers.attachments());
+        // One that is stopped serves all the same, and nobody is about to take it over.
+        files.retain(|file| !is_served_by(file, &answers.silent, false));
         answers.failures.extend(files.iter().map(|file| unserved(file)));
     }
     if answers.seen.is_empty() && answers.failures.is_empty() {
@@ -198,8 +201,15 @@ fn tell(mut failures: Vec<Failure>) -> Outcome {
 fn unserved(file: &Path) -> Failure {
     let mounts = devices_over(file).into_iter().flat_map(|device| mounts_of(&device));
     let place = mounts.map(|mount| mount.place).next().unwrap_or_else(|| file.to_owned());
-    Failure::new(format!("{} is served by nobody at the moment", place.shown()))
-        .hint("another process is about to take it over; its log in the state directory says more")
+    let failure = Failure::new(format!("{} is served by nobody at the moment", place.shown()));
+    match stopped_process(file) {
+        Some(pid) => failure.hint(format!(
+            "process {pid}, by which it is to go on, is stopped: `kill -CONT {pid}` lets it go on"
+        )),
+        None => failure.hint(
+            "another process is about to take it over; its log in the state directory says more",
+        ),
+    }
 }
 
 /// Removes the sockets of processes that were killed, and says so on one line.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::common::{LONGHAUL, run};
 use super::link::Link;
@@ -481,8 +481,38 @@ fn process_that_is_stopped_is_named_by_who_would_upgrade_or_end_it() {
         let said = format!("attach-{pid}.sock did not answer");
         assert!(printed.contains(&said) && printed.contains("kill -CONT"), "{printed}");
     }
+    let (printed, status) = run(&stage.command("status"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("kill -CONT") && !printed.contains("by nobody"), "{printed}");
     stage.signal(Signal::CONT);
     stage.longhaul("upgrade disk");
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+/// It has handed its mount over by then, and nobody takes that over.
+#[test]
+fn keeper_that_is_stopped_is_named_by_who_waits_for_a_process() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    let kept = stage.kept_processes();
+    let keeper = stage.processes().into_iter().find(|pid| !kept.contains(pid)).unwrap();
+    let signal = |signal| kill_process(Pid::from_raw(keeper.cast_signed()).unwrap(), signal);
+    signal(Signal::STOP).unwrap();
+    let goes_on = format!("`kill -CONT {keeper}` lets it go on");
+    thread::scope(|scope| {
+        let upgrade = scope.spawn(|| stage.longhaul("upgrade disk >upgrade.log"));
+        stage.wait_until("status names it", || {
+            run(&stage.command("status")).0.contains(&format!("is stopped: {goes_on}"))
+        });
+        stage.wait_until("upgrade names it", || {
+            let said = fs::read_to_string(stage.path("upgrade.log")).unwrap_or_default();
+            said.contains(&format!("which is stopped, is waited for; {goes_on}"))
+        });
+        signal(Signal::CONT).unwrap();
+        upgrade.join().unwrap();
+    });
     stage.longhaul("umount disk");
     assert!(server.stop().success());
 }

@@ -474,6 +474,12 @@ pub(in crate::command) fn process_of(socket: &Path) -> Option<u32> {
     process_file::process_of(socket)
 }
 
+/// The process that keeps the mount, if it is the one that listens here.
+pub(in crate::command) fn keeper_of(socket: &Path) -> Option<u32> {
+    let keeper = peer_process(&UnixStream::connect(socket).ok()?).ok()?;
+    Some(keeper.as_raw_nonzero().get().cast_unsigned())
+}
+
 /// Removes what a process that was killed has left beside this socket.
 pub(in crate::command) fn remove_if_left(socket: &Path) {
     process_file::remove_if_left(socket);
