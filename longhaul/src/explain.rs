@@ -47,6 +47,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
         OpenError::OtherSize { .. } => "leave the size out to take it as it is",
         OpenError::TooLarge(_) => "make it smaller, or on a file system with larger files",
         OpenError::Empty => "`truncate -s 1G FILE` gives a file a size",
+        OpenError::NoSize => "give it a size such as 1G",
         OpenError::NotA { found: "a block device", .. } => "name it device:PATH",
         OpenError::NotA { found: "a file", .. } => "name it file:PATH",
         OpenError::NotA { .. } => "a volume is a file or a block device: name one",

@@ -78,6 +78,7 @@ pub fn can_be_made(size: u64, block_size: u32) -> Result<(), OpenError> {
         return Err(OpenError::TooLarge(size));
     }
     whole_blocks(size, block_size).map(drop).map_err(|why| match why {
+        OpenError::Empty => OpenError::NoSize,
         OpenError::PartialBlock { size, block_size } => OpenError::PartialSize { size, block_size },
         why => why,
     })

@@ -67,6 +67,9 @@ pub enum OpenError {
     /// It is empty.
     #[error("it is empty: a volume has at least one block")]
     Empty,
+    /// A file of no bytes was to be made.
+    #[error("its size is given as 0: a volume has at least one block")]
+    NoSize,
     /// It is something else.
     #[error("it is {found}, not {wanted}")]
     NotA {
