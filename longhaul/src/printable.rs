@@ -26,6 +26,18 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
     }
 }
 
+/// A number of things, by a name that takes an s where they are not one.
+#[derive(Debug)]
+pub(crate) struct Counted<N>(pub(crate) N, pub(crate) &'static str);
+
+impl<N: fmt::Display + PartialEq + From<u8>> fmt::Display for Counted<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, name) = self;
+        let s = if *count == N::from(1) { "" } else { "s" };
+        write!(f, "{count} {name}{s}")
+    }
+}
+
 /// A path as it is shown: on one line, whatever its name holds.
 pub(crate) trait Shown {
     /// It is printed so.
@@ -190,6 +202,12 @@ mod tests {
         assert_eq!(OneLine(evil).to_string(), escaped);
         assert_eq!(Printable("two\n\tlines").to_string(), "two\n\tlines");
         assert_eq!(OneLine("two\n\tlines").to_string(), r"two\n\tlines");
+    }
+
+    #[test]
+    fn one_thing_is_told_of_without_an_s() {
+        let told = [0, 1, 2].map(|count| Counted(count, "change").to_string());
+        assert_eq!(told, ["0 changes", "1 change", "2 changes"]);
     }
 
     /// What somebody copies out of an error must name that file and no other.

@@ -577,7 +577,7 @@ fn an_attachment_that_ends_flushes_before_it_lets_go() {
     let (server, attached, mut writer) = fixture.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     let waits = said(&attached, "longhaul: ending: ");
-    assert!(waits.contains("4M bytes are not flushed yet, 1 clients"), "{waits}");
+    assert!(waits.contains("4M bytes are not flushed yet, 1 client"), "{waits}");
     writer.ask(WRITE, 0, &[8; 512]);
     assert_eq!(writer.answer(), ESHUTDOWN);
     server.signal(Signal::CONT);

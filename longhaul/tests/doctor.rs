@@ -63,7 +63,7 @@ fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
     let found = way(home, &uri);
     let [connects, answers, clock] = &found[..] else { panic!("{found:?}") };
     assert!([connects, answers, clock].iter().all(|found| found.0 == "good"), "{found:?}");
-    assert!(answers.1.contains("lets this client in, to 1 targets"), "{found:?}");
+    assert!(answers.1.contains("lets this client in, to 1 target"), "{found:?}");
     assert!(clock.1.contains("clocks of the server and of this machine agree"), "{found:?}");
     assert!(server.stop().success());
 

@@ -118,13 +118,13 @@ fn it_is_told_of_every_turn() {
     let manager = Manager::new();
     manager.config(&format!("{LISTEN}{VOLUME}"));
     let service = Running::start_as_it_is(&mut manager.service(START));
-    assert!(manager.ready().starts_with("Serving 1 volumes at 127.0.0.1:"));
+    assert!(manager.ready().starts_with("Serving 1 volume at 127.0.0.1:"));
 
     let mut last = 0;
     for (text, status) in [
         (format!("{LISTEN}{VOLUME}[volumes.b]\nuri = \"memory:1M\"\n"), "Serving 2 volumes"),
         ("nonsense".to_owned(), "the last reload failed"),
-        (format!("{LISTEN}{VOLUME}"), "Serving 1 volumes"),
+        (format!("{LISTEN}{VOLUME}"), "Serving 1 volume"),
     ] {
         manager.config(&text);
         service.signal(Signal::HUP);
@@ -154,7 +154,7 @@ fn passed_socket_is_served() {
     let service = Running::start_as_it_is(&mut service);
     let uri = uri(&service);
     assert!(uri.starts_with(&format!("iscsi://{address}/")), "{uri}");
-    assert_eq!(manager.ready(), format!("Serving 1 volumes at {address}"));
+    assert_eq!(manager.ready(), format!("Serving 1 volume at {address}"));
 
     assert!(longhaul(manager.path(), &["info", &uri]).contains("1M (1048576 bytes)"));
     let status = longhaul(manager.path(), &["status", "--control", "control"]);
@@ -173,7 +173,7 @@ fn metrics_are_told_on_the_socket_of_that_name() {
     let (at, told_at) = (portal.local_addr().unwrap(), metrics.local_addr().unwrap());
     let mut service = manager.service_with(portal, Some(metrics.into()), "disks:metrics");
     let service = Running::start_as_it_is(&mut service);
-    assert_eq!(manager.ready(), format!("Serving 1 volumes at {at}"));
+    assert_eq!(manager.ready(), format!("Serving 1 volume at {at}"));
     let url = format!("http://{told_at}/metrics");
     let (told, status) = run(Command::new("curl").args(["-sS", &url]));
     assert!(status.success() && told.contains("\nlonghaul_sessions{"), "{told}");
@@ -202,7 +202,7 @@ fn passed_socket_must_be_allowed() {
     manager.config(&format!("listen = [\"{at}\"]\n{VOLUME}"));
     let service =
         Running::start_as_it_is(&mut manager.service_with(portal, None, "whatever it is called"));
-    assert_eq!(manager.ready(), format!("Serving 1 volumes at {at}"));
+    assert_eq!(manager.ready(), format!("Serving 1 volume at {at}"));
     assert!(service.stop().success());
 }
 

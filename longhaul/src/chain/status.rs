@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use serde::{Deserialize, Serialize};
 
 use crate::net::tcp_tuning;
+use crate::printable::Counted;
 use crate::scsi_device::{Connection, ScsiDevice};
 use crate::size::Size;
 use crate::store::abilities::{Close, JournalStatus, Probe, WorkerStatus};
@@ -53,12 +54,11 @@ impl ChainStatus {
     pub fn pending(&self) -> String {
         let unsent = self.journal.as_ref().map_or(0, |journal| journal.unsent);
         let unflushed = format!("{} bytes are not flushed yet", Size(self.unflushed));
+        let lacks = format!("the volume lacks {} in the journal", Counted(unsent, "change"));
         match (unsent, self.unflushed) {
             (0, _) => unflushed,
-            (unsent, 0) => format!("the volume lacks {unsent} changes, which are in the journal"),
-            (unsent, _) => {
-                format!("the volume lacks {unsent} changes, which are in the journal; {unflushed}")
-            }
+            (_, 0) => lacks,
+            _ => format!("{lacks}; {unflushed}"),
         }
     }
 }
@@ -172,11 +172,11 @@ mod tests {
         for (unflushed, unsent, told) in [
             (0, None, "0 bytes are not flushed yet"),
             (512, Some(0), "512 bytes are not flushed yet"),
-            (0, Some(3), "the volume lacks 3 changes, which are in the journal"),
+            (0, Some(3), "the volume lacks 3 changes in the journal"),
             (
                 512,
                 Some(3),
-                "the volume lacks 3 changes, which are in the journal; 512 bytes are not flushed yet",
+                "the volume lacks 3 changes in the journal; 512 bytes are not flushed yet",
             ),
         ] {
             let status = ChainStatus {

@@ -10,7 +10,7 @@ use crate::chain::ChainStatus;
 use crate::control::{self, AskError};
 use crate::failure::Failure;
 use crate::net::tcp_tuning;
-use crate::printable::{Quoted as _, Shown as _};
+use crate::printable::{Counted, Quoted as _, Shown as _};
 use crate::progress::rate;
 use crate::target::meter::Activity;
 
@@ -124,10 +124,10 @@ impl AttachStatus {
     /// For people.
     pub(super) fn text(&self) -> String {
         let Self { attachment, pid, clients, volume, .. } = self;
-        let place = self.place();
+        let (place, clients) = (self.place(), Counted(*clients, "client"));
         let ChainStatus { state, failure, replay_log, lost, journal, .. } = volume;
         let mut text = format!(
-            "{attachment}\n  {place} by process {pid}, {clients} clients\n  \
+            "{attachment}\n  {place} by process {pid}, {clients}\n  \
              {state}"
         );
         // What could not be written is told below.

@@ -15,7 +15,7 @@ use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::explain::explain;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
-use crate::printable::Shown as _;
+use crate::printable::{Counted, Shown as _};
 use crate::sealing::sealing;
 use crate::served_volumes::OnExchange;
 use crate::size::Size;
@@ -54,7 +54,8 @@ pub async fn run(args: Args) -> Outcome {
     if !wrong.is_empty() {
         return Err(config::refuse(&args.config, &wrong));
     }
-    let counts = format!("{} volumes, {} clients", config.volumes.len(), config.clients.len());
+    let volumes = Counted(config.volumes.len(), "volume");
+    let counts = format!("{volumes}, {}", Counted(config.clients.len(), "client"));
     super::say(&format!("{}: {counts}, no mistakes", args.config.shown()))
 }
 

@@ -15,7 +15,7 @@ use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::journals::is_journal;
 use crate::luks;
-use crate::printable::{Quoted as _, Shown as _};
+use crate::printable::{Counted, Quoted as _, Shown as _};
 use crate::replay_log::{
     Change, Header, ReadError, Reader, Record, applied_name, forget_superseded, superseded_at,
 };
@@ -315,12 +315,12 @@ impl ReplayReport<'_> {
     fn text(&self) -> String {
         let Self { header, changes, bytes, places, superseded, torn, lost, written_to, applied } =
             self;
-        let lost = (*lost > 0).then(|| incomplete(*lost));
+        let (changes, lost) = (Counted(*changes, "change"), (*lost > 0).then(|| incomplete(*lost)));
         if let (Some(applied), Some(volume)) = (applied, written_to) {
             let applied = applied.shown();
             let lost = lost.map_or_else(String::new, |lost| format!("\n{lost}"));
             return format!(
-                "wrote {changes} changes ({} bytes) to {volume}; flushed{lost}\nthe log is now {applied}",
+                "wrote {changes} ({} bytes) to {volume}; flushed{lost}\nthe log is now {applied}",
                 Size(*bytes)
             );
         }
@@ -337,7 +337,7 @@ impl ReplayReport<'_> {
         });
         format!(
             "{volume}\n  device    {vendor} {product}, serial {serial}, {size} bytes\n  \
-             attached  {} on {host}\n  given up  {}\n  holds     {changes} changes, {bytes} bytes\n  \
+             attached  {} on {host}\n  given up  {}\n  holds     {changes}, {bytes} bytes\n  \
              places    {places}\n  state     {state}{written}{superseded}",
             utc(*opened),
             utc(*created),

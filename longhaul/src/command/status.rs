@@ -17,7 +17,7 @@ use super::{clients, umount};
 use crate::block_devices::{devices_over, mounts_of};
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
-use crate::printable::{Json, OneLine, Shown as _};
+use crate::printable::{Counted, Json, OneLine, Shown as _};
 use crate::progress::rate;
 use crate::scsi_device::Connection;
 use crate::size::Size;
@@ -318,7 +318,7 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
     }
     text += &shares(&now.status);
     let sessions = &now.status.sessions;
-    let _ = write!(text, "{} sessions", sessions.len());
+    let _ = write!(text, "{}", Counted(sessions.len(), "session"));
     for session in sessions {
         let SessionStatus { initiator, address, connections, target, seconds, activity, .. } =
             session;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::attached::{AttachStatus, attachments};
 use crate::chain::Chain;
 use crate::failure::{Failure, Outcome, print_error};
-use crate::printable::{Quoted as _, Shown as _};
+use crate::printable::{Counted, Quoted as _, Shown as _};
 use crate::uri::Uri;
 
 /// A journal that holds what its volume lacks.
@@ -54,7 +54,8 @@ impl Unsent {
     fn advice(&self) -> String {
         match &self.sender {
             Some(Sender { pid, changes }) => format!(
-                "process {pid} is sending it ({changes} changes); wait until `longhaul status` shows 0 changes not sent"
+                "process {pid} is sending it ({}); wait until `longhaul status` shows 0 changes not sent",
+                Counted(*changes, "change")
             ),
             None => format!("`longhaul journal drain {}` sends it", self.path.quoted()),
         }

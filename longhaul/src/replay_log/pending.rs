@@ -8,7 +8,7 @@ use volume::Span;
 
 use super::superseded::superseded_at;
 use super::{Header, ReadError, Reader};
-use crate::printable::{Quoted as _, Shown as _};
+use crate::printable::{Counted, Quoted as _, Shown as _};
 use crate::size::Size;
 use crate::utc::utc;
 
@@ -112,13 +112,15 @@ impl fmt::Display for Pending {
         let path = self.path.shown();
         match &self.holds {
             Ok((changes, bytes)) if !self.has_end => {
-                let bytes = Size(*bytes);
+                let (changes, bytes) = (Counted(*changes, "change"), Size(*bytes));
                 write!(
                     f,
-                    "{path} ({changes} changes, {bytes} bytes so far: it is being written, or was cut off)"
+                    "{path} ({changes}, {bytes} bytes so far: it is being written, or was cut off)"
                 )
             }
-            Ok((changes, bytes)) => write!(f, "{path} ({changes} changes, {} bytes)", Size(*bytes)),
+            Ok((changes, bytes)) => {
+                write!(f, "{path} ({}, {} bytes)", Counted(*changes, "change"), Size(*bytes))
+            }
             Err(why) => write!(f, "{path} ({why})"),
         }
     }

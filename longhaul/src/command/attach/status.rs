@@ -15,6 +15,7 @@ use crate::chain::Observer;
 use crate::control::{self, Control};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::front::Clients;
+use crate::printable::Counted;
 use crate::target::meter::Meter;
 
 /// How long the connection may take to say how the path is. One that is busy is not waited for.
@@ -107,8 +108,9 @@ impl StatusReporter {
                 tokio::time::sleep(PROGRESS_EVERY).await;
                 let AttachStatus { attachment, clients, volume, .. } = reporter.status();
                 print_error(&format_args!(
-                    "longhaul: ending: {attachment}: {}, {clients} clients; {}",
+                    "longhaul: ending: {attachment}: {}, {}; {}",
                     volume.pending(),
+                    Counted(clients, "client"),
                     volume.state
                 ));
             }

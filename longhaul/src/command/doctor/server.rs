@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::super::options::LoginArgs;
 use super::{Finding, Place, State};
 use crate::chain::{self, Login};
+use crate::printable::Counted;
 use crate::uri::Host;
 
 /// How long an answer is waited for.
@@ -109,7 +110,8 @@ async fn discover(host: &Host, login: &Login) -> Finding {
             "on the server: `longhaul invite`, or the client's `volumes` in its file",
         ),
         Ok(Ok(targets)) => {
-            Finding::good(format!("the server lets this client in, to {} targets", targets.len()))
+            let targets = Counted(targets.len(), "target");
+            Finding::good(format!("the server lets this client in, to {targets}"))
         }
         Ok(Err(why)) => Finding::failure(&why),
         Err(_) => Finding::broken(

@@ -33,6 +33,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::hyperscsi;
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::log::{Log, LogFilter};
+use crate::printable::Counted;
 use crate::served_volumes::{LeftState, OnExchange, ServedVolumes};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
@@ -400,7 +401,7 @@ impl Live {
     /// What is served and where, in a line.
     pub(super) fn summary(&self) -> String {
         let portals = places(self.portals.iter().map(|portal| portal.address));
-        format!("Serving {} volumes at {portals}", self.open_volumes.len())
+        format!("Serving {} at {portals}", Counted(self.open_volumes.len(), "volume"))
     }
 
     pub(super) fn targets(&self, config: &Config) -> Vec<Arc<TargetDevice>> {
