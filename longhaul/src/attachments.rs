@@ -359,7 +359,7 @@ impl Attachment {
     pub fn leave(self) {
         if let Err(why) = rewrite(&self.path, |entry| entry.ended = true) {
             let path = self.path.shown();
-            tracing::warn!(%path, %why, "until this process has ended only --take-over of `attach`, `copy`, `tune` and `key` gets the volume");
+            tracing::warn!(%path, %why, "until this process has ended only --take-over of `attach`, `mount`, `copy`, `tune` and `key` gets the volume");
         }
     }
 
@@ -374,7 +374,7 @@ impl Attachment {
             Ok(()) => Some(self),
             Err(why) => {
                 let path = self.path.shown();
-                tracing::warn!(%path, %why, "cannot note the attachment: after a crash only --take-over of `attach`, `copy`, `tune` and `key` gets the volume");
+                tracing::warn!(%path, %why, "cannot note the attachment: after a crash only --take-over of `attach`, `mount`, `copy`, `tune` and `key` gets the volume");
                 self.forget();
                 None
             }

@@ -167,7 +167,7 @@ impl Request<'_> {
         };
         let failed = |why: &io::Error| {
             let folder = folder.shown();
-            tracing::warn!(%folder, %why, "cannot note the attachment: after a crash only --take-over of `attach`, `copy`, `tune` and `key` gets the volume");
+            tracing::warn!(%folder, %why, "cannot note the attachment: after a crash only --take-over of `attach`, `mount`, `copy`, `tune` and `key` gets the volume");
         };
         noted.inspect_err(failed).ok()
     }
