@@ -161,8 +161,9 @@ pub struct AsyncLink {
     /// Watched for packets alone: the system says of each packet that has left that there is room for another one, which would
     /// wake whoever waits for the answer.
     readable: AsyncFd<Sender>,
-    /// The same socket, watched for room while there is none.
-    writable: Option<AsyncFd<OwnedFd>>,
+    /// The same socket by another descriptor, which is watched for room while there is none.
+    socket: Arc<OwnedFd>,
+    writable: Option<AsyncFd<Arc<OwnedFd>>>,
     link: Link,
 }
 
@@ -170,10 +171,13 @@ impl AsyncLink {
     /// Has the runtime watch `link`.
     pub fn new(link: impl Into<Link>) -> io::Result<Self> {
         let link = link.into();
+        let sender = link.sender();
+        // SAFETY: the descriptor is open as long as what sends lives, which is beyond this call.
+        let socket = unsafe { BorrowedFd::borrow_raw(sender.as_raw_fd()) };
+        let socket = Arc::new(socket.try_clone_to_owned()?);
         // SAFETY: what sends holds its socket, which is the same one as long as it lives.
-        let readable =
-            unsafe { AsyncFd::register_with_interest(link.sender(), Interest::READABLE) }?;
-        Ok(Self { readable, writable: None, link })
+        let readable = unsafe { AsyncFd::register_with_interest(sender, Interest::READABLE) }?;
+        Ok(Self { readable, socket, writable: None, link })
     }
 
     /// What sends by it, without waiting.
@@ -228,18 +232,25 @@ impl AsyncLink {
             }
             let writable = match self.writable.take() {
                 Some(writable) => writable,
-                None => self.watch_for_room()?,
+                None => match self.watch_for_room() {
+                    Ok(writable) => writable,
+                    Err(_) => {
+                        // The system lacks something for now, which is no reason to give the link up.
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                },
             };
             let mut guard = ready!(self.writable.insert(writable).poll_write_ready(cx))?;
             guard.clear_ready();
         }
     }
 
-    fn watch_for_room(&self) -> io::Result<AsyncFd<OwnedFd>> {
-        // SAFETY: the descriptor is open as long as what sends lives, which is beyond this call.
-        let socket = unsafe { BorrowedFd::borrow_raw(self.sender().as_raw_fd()) };
-        let socket = socket.try_clone_to_owned()?;
+    fn watch_for_room(&self) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
         // SAFETY: what is registered owns its descriptor, which is the same one as long as it lives.
-        Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::WRITABLE) }?)
+        let registered = unsafe {
+            AsyncFd::register_with_interest(Arc::clone(&self.socket), Interest::WRITABLE)
+        };
+        Ok(registered?)
     }
 }
