@@ -178,9 +178,8 @@ impl Layer for Journal {
             };
             let path = options.path().to_owned();
             let limit = with.options.reconnect_limit.0;
-            let is_resumed = with.options.writers.continues();
             let is_decrypted = matches!(with.options.contents, Contents::Plain(_));
-            let how = (is_resumed, is_decrypted);
+            let how = (with.options.writers, is_decrypted);
             let opened = open(with.uri, beneath, options, limit, how).await;
             opened
                 .map(Some)
@@ -194,7 +193,7 @@ async fn open(
     beneath: &Opened,
     options: JournalOptions,
     limit: Option<Duration>,
-    (is_resumed, is_decrypted): (bool, bool),
+    (writers, is_decrypted): (Writers, bool),
 ) -> Outcome<Opened> {
     let Abilities { probe: Some(probe), writer: Some(writer), .. } = &beneath.abilities else {
         return Err(Failure::usage(format!("{uri} is on this machine, and needs no journal")));
@@ -212,11 +211,13 @@ async fn open(
     let shape = beneath.volume.shape();
     let (file, found) = source.open(shape.size).await?;
     let former = found.as_ref().map(|(_, found)| found.superblock.id);
-    if found.as_ref().is_some_and(|(_, found)| found.superblock.volume.name != label.name()) {
-        // Whatever comes of it, this one is not to stay reserved for what is to be sent to another.
+    let is_other = |found: &Recovered| found.superblock.volume.name != label.name();
+    if writers == Writers::One && found.as_ref().is_some_and(|(_, found)| is_other(found)) {
+        // Whatever comes of it, this one is not to stay reserved for what is to be sent to another. A take-over has what was left
+        // by the writer before to guard.
         let _ = writer.journal_sent(file.path());
     }
-    let how = (is_resumed, declined.is_some());
+    let how = (writers.continues(), declined.is_some());
     let recovered = taken(&file, found, &beneath.volume, (&label, place), how).await?;
     if recovered.changes.is_empty() {
         checkpoint::begin(&beneath.volume, place, &recovered).await?;
