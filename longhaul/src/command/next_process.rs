@@ -66,8 +66,9 @@ fn tell(what: &impl Display, mounts: &[PathBuf]) {
 /// the one that starts that.
 pub(super) fn stopped_process(file: &Path) -> Option<u32> {
     let socket = socket_of(file)?;
-    let processes = [kept::process_of(&socket), kept::keeper_of(&socket)];
-    processes.into_iter().flatten().find(|pid| is_stopped(*pid))
+    // The keeper only where there is no other: one that waits for a process takes no connection meanwhile.
+    let process = kept::process_of(&socket).or_else(|| kept::keeper_of(&socket));
+    process.filter(|pid| is_stopped(*pid))
 }
 
 /// By proc_pid_stat(5): the state stands behind the name, which may hold anything.

@@ -91,7 +91,6 @@ fn process_without_a_keeper_that_hangs_is_named_to_the_command_that_waits_for_it
     let server = waiting_for_its_server(&stage);
     stage.kill_keepers();
     let process = stage.kept_processes();
-    signal_all(&process, Signal::STOP);
     let mut umount = start(&stage, "umount disk");
     let mut told = String::new();
     BufReader::new(umount.stdout.as_mut().unwrap()).read_line(&mut told).unwrap();
