@@ -553,7 +553,6 @@ mod tests {
         Endpoint { link: LinkId::default(), address: Address::Ip(address) }
     }
 
-    /// What a command costs does not grow with the connections beside its own.
     #[tokio::test]
     async fn slot_of_a_command_tells_how_many_are_outstanding() {
         let (mut server, _) = server();
@@ -566,6 +565,7 @@ mod tests {
         assert_eq!((0..40).map(|_| depth(0)).last(), Some(0));
     }
 
+    /// What a command costs does not grow with the connections beside its own.
     #[tokio::test]
     async fn quiet_connections_are_not_polled() {
         const QUIET: u64 = 40;
