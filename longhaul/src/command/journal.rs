@@ -250,7 +250,8 @@ impl Drain {
             max_age: None,
             outlasts_outages: false,
         };
-        let resumed = (!self.force).then_some(token);
+        // Where there is nothing to send nobody can have written what it would replace.
+        let resumed = (!self.force && changes > 0).then_some(token);
         let stop = super::stop_on_signals()?;
         let options = OpenOptions {
             login: self.login.login_to(&[&uri]).await?,
