@@ -16,10 +16,16 @@ pub(crate) fn is_journal(path: &Path) -> bool {
     newest(path).is_some()
 }
 
+/// The key under which it was used last, if there is one that says that it holds nothing its volume lacks.
+#[must_use]
+pub(crate) fn sent_under(path: &Path) -> Option<u64> {
+    newest(path).filter(|newest| newest.state == SuperblockState::Clean).map(|newest| newest.token)
+}
+
 /// Whether there is one that says that it holds nothing its volume lacks.
 #[must_use]
 pub(crate) fn is_sent(path: &Path) -> bool {
-    newest(path).is_some_and(|newest| newest.state == SuperblockState::Clean)
+    sent_under(path).is_some()
 }
 
 /// The newest superblock that can be read, without a lock.

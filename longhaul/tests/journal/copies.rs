@@ -151,6 +151,38 @@ fn older_copy_of_a_journal_that_held_nothing_serves_after_a_clean_end() {
     assert!(server.stop().success());
 }
 
+/// It says that it holds nothing, of a time before the newest one was used.
+#[test]
+fn older_copy_of_a_clean_end_is_not_taken_for_the_journal_of_a_crash() {
+    let site = Site::new();
+    let server = site.serve();
+    let (client, nbd) = site.attach("a.sock", &["--journal", "j,size=8M"]);
+    drop(nbd);
+    assert!(client.stop().success());
+    let [journal, copy, newest] = ["j", "copy", "newest"].map(|name| site.path().join(name));
+    std::fs::copy(&journal, &copy).unwrap();
+    // Keys tell the second in which they were made.
+    std::thread::sleep(Duration::from_millis(1100));
+    let (client, mut nbd) = site.attach("b.sock", &["--journal", "j"]);
+    server.kill();
+    nbd.write(0, &[1; 512]).unwrap();
+    nbd.flush().unwrap();
+    client.kill();
+    std::fs::rename(&journal, &newest).unwrap();
+    std::fs::rename(&copy, &journal).unwrap();
+    let server = site.serve();
+    for more in [&["--journal", "j"][..], &[]] {
+        let (said, code) =
+            site.run(&[&["attach", &site.uri("disk"), "--nbd", "c.sock"], more].concat());
+        assert!(code == 1 && said.contains("mount its disk or bring it back"), "{said}");
+    }
+    std::fs::rename(&newest, &journal).unwrap();
+    let (said, code) = site.run(&["journal", "drain", "j"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(site.stored(0), [1; 512]);
+    assert!(server.stop().success());
+}
+
 /// Whoever uses an encrypted volume as it is stored may write anything where its header was.
 #[test]
 fn volume_that_is_used_as_it_is_stored_gets_no_checkpoint_over_what_is_written() {
@@ -277,6 +309,9 @@ fn journal_of_a_crash_after_which_nothing_is_left_to_send_is_drained_all_the_sam
     let (client, nbd) = site.attach("a.sock", &["--journal", "j,size=8M"]);
     drop(nbd);
     client.kill();
+    server.kill();
+    site.forget_reservations();
+    let server = site.serve();
     let (said, code) = site.run(&["journal", "drain", "j"]);
     assert!(code == 0 && said.contains("j holds nothing that"), "{said}");
     let (client, nbd) = site.attach("b.sock", &[]);

@@ -23,6 +23,7 @@ mod group;
 mod group_order;
 mod identity;
 mod initiator_port;
+mod key;
 mod login_limits;
 mod mark;
 mod options;

@@ -3,7 +3,6 @@
 
 mod answers;
 mod error;
-mod key;
 mod request;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +18,9 @@ use proto::scsi::writer::{self, Answer, NotHeld, OwnReservation, Released};
 use self::answers::{describe, describe_answer};
 pub use self::error::{Holders, ReservationError};
 use self::error::{not_held, not_resumed, since};
-use self::key::new_key;
+
 pub(super) use self::request::Request;
+use super::key::new_key;
 use super::mark::{Mark, Unguarded};
 use super::session::{ResetAnswer, Session};
 use super::unit::{Unit, UnitError};

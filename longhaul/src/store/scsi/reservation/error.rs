@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proto::scsi::writer::{NotHeld, Registrants};
 
 use super::answers::describe;
-use super::key::made_at;
 use super::request::Request;
 use crate::attachments::{AliveReason, Known};
 use crate::printable::Shown as _;
+use crate::store::scsi::key::made_at;
 use crate::store::scsi::unit::UnitError;
 use crate::utc::{now, utc};
 
