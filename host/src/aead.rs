@@ -95,13 +95,12 @@ impl Aead {
         parts: [&[u8]; 2],
         out: &mut Vec<u8>,
     ) {
-        let [first, second] = parts;
-        let (start, sealed) = (out.len(), first.len() + second.len() + TAG_LEN);
-        out.reserve(sealed);
-        match (first, second) {
-            (plain, []) | ([], plain) => self.append(nonce, clear, [plain, &[]], out),
+        match parts {
+            [plain, []] | [[], plain] => self.append(nonce, clear, [plain, &[]], out),
             _ if self.gathers => self.append(nonce, clear, parts, out),
             _ => {
+                let start = out.len();
+                out.reserve(parts[0].len() + parts[1].len() + TAG_LEN);
                 parts.iter().for_each(|part| out.extend_from_slice(part));
                 let tag = self.seal_in_place(nonce, clear, &mut out[start..]);
                 out.extend_from_slice(&tag);
@@ -312,6 +311,9 @@ mod tests {
                 let theirs = other.encrypt(&NONCE.into(), Payload { msg: &plain, aad: &clear });
                 let theirs = theirs.unwrap();
                 assert!(sealed(&ours, &clear, &plain) == theirs, "{clear_len}, {plain_len}");
+                let mut text = plain.clone();
+                let tag = ours.seal_in_place(&NONCE, &clear, &mut text);
+                assert!([&text[..], &tag].concat() == theirs, "{clear_len}, {plain_len}");
             }
         }
     }

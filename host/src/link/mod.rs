@@ -15,7 +15,7 @@ mod socket_option;
 mod udp;
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -146,12 +146,18 @@ impl Sender {
     }
 }
 
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Socket::Ethernet(socket) => socket.as_fd(),
+            Socket::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
 impl AsRawFd for Sender {
     fn as_raw_fd(&self) -> RawFd {
-        match &self.0 {
-            Socket::Ethernet(socket) => socket.as_fd().as_raw_fd(),
-            Socket::Udp(socket) => socket.as_fd().as_raw_fd(),
-        }
+        self.as_fd().as_raw_fd()
     }
 }
 
@@ -172,9 +178,7 @@ impl AsyncLink {
     pub fn new(link: impl Into<Link>) -> io::Result<Self> {
         let link = link.into();
         let sender = link.sender();
-        // SAFETY: the descriptor is open as long as what sends lives, which is beyond this call.
-        let socket = unsafe { BorrowedFd::borrow_raw(sender.as_raw_fd()) };
-        let socket = Arc::new(socket.try_clone_to_owned()?);
+        let socket = Arc::new(sender.as_fd().try_clone_to_owned()?);
         // SAFETY: what sends holds its socket, which is the same one as long as it lives.
         let readable = unsafe { AsyncFd::register_with_interest(sender, Interest::READABLE) }?;
         Ok(Self { readable, socket, writable: None, link })
@@ -230,16 +234,11 @@ impl AsyncLink {
                     return Poll::Ready(sent);
                 }
             }
-            let writable = match self.writable.take() {
-                Some(writable) => writable,
-                None => match self.watch_for_room() {
-                    Ok(writable) => writable,
-                    Err(_) => {
-                        // The system lacks something for now, which is no reason to give the link up.
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                },
+            let watched = self.writable.take().map_or_else(|| self.watch_for_room(), Ok);
+            let Ok(writable) = watched else {
+                // The system lacks something for now, which is no reason to give the link up.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             };
             let mut guard = ready!(self.writable.insert(writable).poll_write_ready(cx))?;
             guard.clear_ready();
