@@ -5,18 +5,13 @@ use std::task::Context;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
 
-use super::format::reader::Reader;
-use super::format::{Invalid, VERSION, expect_magic, expect_version};
+use super::format::{Invalid, VERSION, fields_of, with_sum};
 use super::scan::Recovered;
 use crate::Span;
 use crate::layer::reconnect::{Runtime, Task};
 
 const MAGIC: &[u8; 8] = b"LHJCHECK";
-
-/// Where its own checksum begins. A disk writes all of a sector or nothing.
-const SUMMED: usize = 480;
 
 /// How far apart the store is told: of a copy that is younger than this it may not be known that it is one.
 const EVERY: Duration = Duration::from_secs(10);
@@ -62,11 +57,7 @@ impl Checkpoint {
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&self.journal);
         bytes.extend_from_slice(&self.frame.to_le_bytes());
-        bytes.resize(SUMMED, 0);
-        let sum: [u8; 32] = Sha256::digest(&bytes).into();
-        bytes.extend_from_slice(&sum);
-        bytes.resize(len, 0);
-        bytes
+        with_sum(bytes, len)
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -75,14 +66,7 @@ impl Checkpoint {
     ///
     /// If it is not that.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
-        let mut reader = Reader::new(bytes);
-        let mut fields = Reader::new(reader.take(SUMMED)?);
-        let sum: [u8; 32] = reader.array()?;
-        expect_magic(&mut fields, MAGIC)?;
-        if <[u8; 32]>::from(Sha256::digest(&bytes[..SUMMED])) != sum {
-            return Err(Invalid::Checksum);
-        }
-        expect_version(&mut fields)?;
+        let mut fields = fields_of(bytes, MAGIC)?;
         fields.take(4)?;
         Ok(Self { journal: fields.array()?, frame: fields.u64()? })
     }

@@ -1,6 +1,6 @@
 //! What stands in the file: superblocks, frames and their descriptors. `docs/spec/journal.md` has the tables.
 
-pub(super) mod reader;
+mod reader;
 
 use sha2::{Digest as _, Sha256};
 
@@ -23,8 +23,11 @@ pub(super) const PAYLOAD_MAX: u64 = 64 << 10;
 const COUNT_MAX: u64 = 1 << 62;
 
 pub(super) const VERSION: u32 = 1;
+
+/// The fields of a superblock or checkpoint, which their checksum follows: a disk writes all of a sector or nothing.
+const SUMMED: usize = 480;
+
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"LHJOURNL";
-const SUPERBLOCK_SUMMED: usize = 480;
 const FRAME_MAGIC: &[u8; 8] = b"LHJFRAME";
 const FRAME_HEADER: usize = 104;
 const DESCRIPTOR: usize = 24;
@@ -174,11 +177,7 @@ impl Superblock {
         bytes.extend_from_slice(&self.tail.chain);
         bytes.extend_from_slice(&self.drained_group.to_le_bytes());
         bytes.extend_from_slice(&self.durable_seq.to_le_bytes());
-        bytes.resize(SUPERBLOCK_SUMMED, 0);
-        let sum: Sum = Sha256::digest(&bytes).into();
-        bytes.extend_from_slice(&sum);
-        bytes.resize(PAGE as usize, 0);
-        bytes
+        with_sum(bytes, PAGE as usize)
     }
 
     /// Reads what [`encode`](Self::encode) wrote from the first 512 bytes.
@@ -187,14 +186,7 @@ impl Superblock {
     ///
     /// If they are not those of a superblock.
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
-        let mut reader = Reader::new(bytes);
-        let mut fields = Reader::new(reader.take(SUPERBLOCK_SUMMED)?);
-        let sum: Sum = reader.array()?;
-        expect_magic(&mut fields, SUPERBLOCK_MAGIC)?;
-        if Sum::from(Sha256::digest(&bytes[..SUPERBLOCK_SUMMED])) != sum {
-            return Err(Invalid::Checksum);
-        }
-        expect_version(&mut fields)?;
+        let mut fields = fields_of(bytes, SUPERBLOCK_MAGIC)?;
         let state = match fields.u32()? {
             0 => SuperblockState::Open,
             1 => SuperblockState::Clean,
@@ -440,11 +432,33 @@ fn salted(salt: &[u8; 32], bytes: &[u8]) -> Sum {
     Sha256::new().chain_update(salt).chain_update(bytes).finalize().into()
 }
 
-pub(super) fn expect_magic(fields: &mut Reader<'_>, magic: &[u8; 8]) -> Result<(), Invalid> {
+/// These fields, and their checksum, in so many bytes.
+pub(super) fn with_sum(mut fields: Vec<u8>, len: usize) -> Vec<u8> {
+    fields.resize(SUMMED, 0);
+    let sum: Sum = Sha256::digest(&fields).into();
+    fields.extend_from_slice(&sum);
+    fields.resize(len, 0);
+    fields
+}
+
+/// The fields that stand there behind this magic and the version.
+pub(super) fn fields_of<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<Reader<'a>, Invalid> {
+    let mut reader = Reader::new(bytes);
+    let summed = reader.take(SUMMED)?;
+    let (mut fields, sum): (_, Sum) = (Reader::new(summed), reader.array()?);
+    expect_magic(&mut fields, magic)?;
+    if Sum::from(Sha256::digest(summed)) != sum {
+        return Err(Invalid::Checksum);
+    }
+    expect_version(&mut fields)?;
+    Ok(fields)
+}
+
+fn expect_magic(fields: &mut Reader<'_>, magic: &[u8; 8]) -> Result<(), Invalid> {
     if fields.array::<8>()? == *magic { Ok(()) } else { Err(Invalid::Magic) }
 }
 
-pub(super) fn expect_version(fields: &mut Reader<'_>) -> Result<(), Invalid> {
+fn expect_version(fields: &mut Reader<'_>) -> Result<(), Invalid> {
     match fields.u32()? {
         VERSION => Ok(()),
         other => Err(Invalid::Version(other)),
