@@ -6,7 +6,7 @@ use std::sync::Arc;
 use volume::layer::journal::{Checkpoint, Recovered, Stale};
 use volume::{Durability, Span, Volume};
 
-use crate::failure::{Failure, OrFail as _, Outcome, print_error};
+use crate::failure::{Failure, Outcome, print_error};
 use crate::luks;
 use crate::printable::{Quoted as _, Shown as _};
 
@@ -107,8 +107,7 @@ pub(super) async fn begin(
     let len = usize::try_from(place.len).expect("a block fits memory");
     let bytes = Checkpoint::of(found).encode(len);
     // Not in one: after a durable write that failed a file's server refuses every flush.
-    let written = volume.write(place.at, bytes.into(), Durability::Volatile).await;
-    let written = match written {
+    let written = match volume.write(place.at, bytes.into(), Durability::Volatile).await {
         Ok(()) => volume.flush().await,
         failed => failed,
     };
@@ -117,7 +116,6 @@ pub(super) async fn begin(
         tracing::warn!(%why, "no checkpoint was written: an older copy of the journal is not known by one");
         return Ok(());
     }
-    Err(why)
-        .or_fail(|| "cannot write its checkpoint".to_owned())
-        .map_err(|why| why.hint("--journal none does without a journal"))
+    let failure = Failure::of_volume("cannot write its checkpoint", why);
+    Err(failure.hint("--journal none does without a journal"))
 }
