@@ -98,8 +98,9 @@ pub trait Volume: Send + Sync {
 pub trait Ordered: Send + Sync {
     /// Carries out changes that do not overlap, in any order, and makes them durable. The order of groups is that of the
     /// calls, whenever the futures are polled: nothing of one is carried out before those before it are durable, also
-    /// where a connection is lost meanwhile. Groups that are under way together do not overlap, since each may be carried
-    /// out again. Once one has failed, nothing behind it is carried out.
+    /// where a connection is lost meanwhile. Each may be carried out again unless it is known that it was. Therefore groups
+    /// that are under way together do not overlap, but a later one with a [checkpoint](GroupChange::Checkpoint), and those
+    /// behind it, may overlap those before. Once one has failed, nothing behind it is carried out.
     fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()>;
 }
 
@@ -112,6 +113,9 @@ pub enum GroupChange {
     Zero(Span, Space),
     /// [`Volume::discard`].
     Discard(Span),
+    /// A write that says that all groups before this one were carried out: no other write has these bytes. Where they are
+    /// found no group before is carried out again.
+    Checkpoint(u64, Bytes),
 }
 
 impl GroupChange {
@@ -119,7 +123,9 @@ impl GroupChange {
     #[must_use]
     pub const fn what(&self) -> (Verb, Span) {
         match self {
-            Self::Write(at, data) => (Verb::Write, Span::new(*at, data.len() as u64)),
+            Self::Write(at, data) | Self::Checkpoint(at, data) => {
+                (Verb::Write, Span::new(*at, data.len() as u64))
+            }
             Self::Zero(span, _) => (Verb::WriteZeroes, *span),
             Self::Discard(span) => (Verb::Discard, *span),
         }

@@ -3,20 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use volume::layer::journal::{Checkpoint, Recovered, Stale};
+use volume::layer::journal::{CHECKPOINT_LEN, Checkpoint, Recovered, Stale};
 use volume::{Durability, Span, Volume};
 
 use crate::failure::{Failure, Outcome, print_error};
 use crate::luks;
 use crate::printable::{Quoted as _, Shown as _};
 
-/// The least that is written there.
-const LEN_MIN: u64 = 4096;
-
 /// Where checkpoints are written, in whole blocks; `None` if the place that begins at `at` has no such.
 pub(super) fn span(at: u64, volume: &dyn Volume) -> Option<Span> {
     let block = u64::from(volume.shape().block_size);
-    at.is_multiple_of(block).then_some(Span::new(at, block.max(LEN_MIN)))
+    at.is_multiple_of(block).then_some(Span::new(at, block.max(CHECKPOINT_LEN)))
 }
 
 /// Whether what a journal holds is written there: whoever uses an encrypted volume as it is stored may write a new one.
@@ -24,27 +21,36 @@ pub(super) fn is_changed(place: Span, found: &Recovered) -> bool {
     found.changes.iter().any(|change| change.span.overlaps(place))
 }
 
-/// Whether the volume was given something since that the journal does not have. A volume whose checkpoint
-/// cannot be read has none: it is of before there were any, or its header was brought back from a backup.
+/// The one that is there. A volume where it cannot be read as one has none: it is of before there were any, or its header was
+/// brought back from a backup.
+async fn read(volume: &Arc<dyn Volume>, place: Option<Span>) -> Outcome<Option<Checkpoint>> {
+    let Some(place) = place else { return Ok(None) };
+    let bytes = volume.read(place).await;
+    let bytes = bytes.map_err(|why| Failure::of_volume("cannot read its checkpoint", why))?;
+    Ok(Checkpoint::decode(&bytes).ok())
+}
+
+/// Whether the volume was given something since that the journal does not have.
 pub(super) async fn stale(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
     found: &Recovered,
 ) -> Outcome<Option<Stale>> {
-    let Some(place) = place.filter(|place| !is_changed(*place, found)) else { return Ok(None) };
-    let bytes = volume.read(place).await;
-    let bytes = bytes.map_err(|why| Failure::of_volume("cannot read its checkpoint", why))?;
-    let checkpoint = Checkpoint::decode(&bytes).ok();
+    let checkpoint = read(volume, place).await?;
     Ok(checkpoint.and_then(|checkpoint| checkpoint.admit(found).err()))
 }
 
-/// Refuses what a journal holds if it is stale.
+/// Refuses what a journal holds if it is stale; otherwise takes away what the volume has of it.
 pub(super) async fn check(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
-    found: &Recovered,
+    found: &mut Recovered,
 ) -> Outcome {
-    let Some(stale) = stale(volume, place, found).await? else { return Ok(()) };
+    let Some(checkpoint) = read(volume, place).await? else { return Ok(()) };
+    let Err(stale) = checkpoint.admit(found) else {
+        checkpoint.apply(found);
+        return Ok(());
+    };
     // An earlier release, which writes no checkpoints, has used it after the other one.
     if stale == Stale::Replaced && is_named(volume, found).await {
         return Ok(());
@@ -82,12 +88,14 @@ pub(super) async fn force(
     found: &Recovered,
     path: &Path,
 ) -> Outcome {
-    let Some(stale) = stale(volume, place, found).await? else { return Ok(()) };
-    print_error(&format_args!(
-        "longhaul: what the journal {} holds replaces what is newer: {stale}",
-        path.shown()
-    ));
-    begin(volume, place, found).await
+    if let Some(stale) = stale(volume, place, found).await? {
+        print_error(&format_args!(
+            "longhaul: what the journal {} holds replaces what is newer: {stale}",
+            path.shown()
+        ));
+    }
+    // What is there may say of another life of it what the volume has.
+    begin(volume, place, found).await.map(drop)
 }
 
 /// Whether the header says that this journal is used, and has not come to a clean end.
@@ -96,14 +104,14 @@ async fn is_named(volume: &Arc<dyn Volume>, found: &Recovered) -> bool {
     token.is_ok_and(|token| token.is_some_and(|token| token.is_of(&found.superblock.id)))
 }
 
-/// Says on the volume that this journal is the one that is used from now on. Were another named there,
-/// what this one holds after a crash would be refused.
+/// Says on the volume that this journal is the one that is used from now on; whether that can be written. Were another named
+/// there, what this one holds after a crash would be refused.
 pub(super) async fn begin(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
     found: &Recovered,
-) -> Outcome {
-    let Some(place) = place else { return Ok(()) };
+) -> Outcome<bool> {
+    let Some(place) = place else { return Ok(false) };
     let len = usize::try_from(place.len).expect("a block fits memory");
     let bytes = Checkpoint::of(found).encode(len);
     // Not in one: after a durable write that failed a file's server refuses every flush.
@@ -111,10 +119,10 @@ pub(super) async fn begin(
         Ok(()) => volume.flush().await,
         failed => failed,
     };
-    let Err(why) = written else { return Ok(()) };
+    let Err(why) = written else { return Ok(true) };
     if let Ok(None) = stale(volume, Some(place), found).await {
         tracing::warn!(%why, "no checkpoint was written: an older copy of the journal is not known by one");
-        return Ok(());
+        return Ok(false);
     }
     let failure = Failure::of_volume("cannot write its checkpoint", why);
     Err(failure.hint("--journal none does without a journal"))

@@ -218,10 +218,16 @@ async fn open(
         let _ = writer.journal_sent(file.path());
     }
     let how = (writers.continues(), declined.is_some());
+    // What was there before the volume had its header, or is to be written there, is no checkpoint.
+    let place = place.filter(|place| {
+        found.as_ref().is_none_or(|(there, found)| {
+            let is_new = found.changes.is_empty();
+            is_new || (there.luks_uuid == label.luks_uuid && !checkpoint::is_changed(*place, found))
+        })
+    });
     let recovered = taken(&file, found, &beneath.volume, (&label, place), how).await?;
-    if recovered.changes.is_empty() {
-        checkpoint::begin(&beneath.volume, place, &recovered).await?;
-    }
+    let has_checkpoint = !recovered.changes.is_empty()
+        || checkpoint::begin(&beneath.volume, place, &recovered).await?;
     note(beneath, (&recovered, former), token).await;
     // Before anything is accepted: an attachment without the journal must be told. From here on nothing fails.
     writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
@@ -241,8 +247,7 @@ async fn open(
         max_age,
         unsolicited: probe.unsolicited(),
         is_fence: Arc::new(move |_| state.state() == scsi::State::Over(Over::Fenced)),
-        checkpoint: place
-            .filter(|place| is_decrypted && !checkpoint::is_changed(*place, &recovered)),
+        checkpoint: place.filter(|_| is_decrypted && has_checkpoint),
     };
     let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit, size);
     let path = file.path().to_owned();
@@ -271,10 +276,12 @@ async fn taken(
     (is_resumed, is_default): (bool, bool),
 ) -> Outcome<Recovered> {
     let shape = volume.shape();
-    let Some((there, found)) = found else { return begin(file, label, shape).await };
+    let Some((there, mut found)) = found else { return begin(file, label, shape).await };
     if !fits(&there, &found, label, shape, is_default)? {
         return begin(file, label, shape).await;
     }
+    // The end of it may have been read from a cache: a checkpoint must not name what a power cut takes away.
+    file.sync().await.or_fail(|| "cannot synchronise it".to_owned())?;
     if found.changes.is_empty() {
         if !checkpoint::is_older(volume, place, &found, file.path()).await? {
             return Ok(found);
@@ -286,8 +293,8 @@ async fn taken(
         // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
         refuse_other_header(&there, label)?;
         checkpoint::force(volume, place, &found, file.path()).await?;
-    } else if there.luks_uuid == label.luks_uuid {
-        checkpoint::check(volume, place, &found).await?;
+    } else {
+        checkpoint::check(volume, place, &mut found).await?;
     }
     Ok(found)
 }

@@ -51,6 +51,10 @@ pub struct Args {
     /// Offer the volume as this one file, and mount nothing; for a user this takes fusermount3
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     fuse: Option<PathBuf>,
+    /// Replace the mount of --fuse that a process which was killed has left: no program goes on relying on what that had
+    /// acknowledged
+    #[arg(long, requires = "fuse")]
+    replace: bool,
     /// How the block device is made
     #[arg(long, value_name = "WAY", default_value = "fuse", conflicts_with = "fuse")]
     via: Via,
@@ -319,7 +323,7 @@ async fn serve_kept(
         Via::Nbd => FrontAt::Kernel(file),
         Via::Ublk => FrontAt::Ublk(file),
     };
-    let replace = background.is_device;
+    let replace = background.is_device || args.replace;
     let background = Some(background);
     let offer = Offer { uri, front, replace, contents, background, kept };
     attach::offer(offer, args.open, stop).await

@@ -1,10 +1,11 @@
 //! What the server holds while a client with a journal works: at every moment an ordinary disk after a power cut.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -129,6 +130,188 @@ fn groups_are_sent_to_a_server_that_keeps_the_order_before_it_answers_the_first(
         let found = fs::read(stage.mnt().join(number.to_string())).unwrap();
         assert_eq!(found, vec![number as u8; 4096]);
     }
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+/// How many pages of a file are written in turn, behind the first.
+const TURNS: u64 = 7;
+
+/// The pages of which each stable write of number `n` writes the first, and one of the others.
+const PAGE: usize = 4096;
+
+fn page(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// Makes an encrypted volume, and gives it as one file of written pages.
+fn encrypt(stage: &Stage, uri: &str) {
+    let options = "--force --passphrase-file secret --pbkdf-iterations 4 --pbkdf-memory 32K";
+    stage.longhaul(&format!("key init {uri} {options}"));
+    fs::write(stage.path("file"), "").unwrap();
+    attach(stage, uri);
+    let file = file_of(stage);
+    file.write_all_at(&page(0).repeat(1 + TURNS as usize), 0).unwrap();
+    file.sync_all().unwrap();
+    wait_until_sent(stage);
+}
+
+fn attach(stage: &Stage, uri: &str) {
+    let options = "--replace --passphrase-file secret --journal j,size=16M --name disk";
+    stage.longhaul(&format!("mount {uri} --fuse file {options}"));
+}
+
+fn file_of(stage: &Stage) -> fs::File {
+    fs::OpenOptions::new().write(true).open(stage.path("file")).unwrap()
+}
+
+/// As a database does it: each write is of the first page too, and stable before the next.
+fn commit(file: &fs::File, number: u64) {
+    file.write_all_at(&page(number), 0).unwrap();
+    file.write_all_at(&page(number), (1 + number % TURNS) * PAGE as u64).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// The last write that the server has: it has all before that, and of the next any part.
+fn committed(stage: &Stage, disturb: impl FnOnce()) -> u64 {
+    let [image, plain] = ["image", "plain"].map(|name| stage.path(name));
+    fs::copy(stage.path("disk.img"), &image).unwrap();
+    disturb();
+    let _ = fs::remove_file(&plain);
+    stage.longhaul("copy image plain --passphrase-file secret");
+    let mut bytes = vec![0; PAGE * (1 + TURNS as usize)];
+    fs::File::open(&plain).unwrap().read_exact(&mut bytes).unwrap();
+    let numbers: Vec<u64> = bytes
+        .chunks(PAGE)
+        .map(|found| {
+            let number = u64::from_le_bytes(found[..8].try_into().unwrap());
+            assert!(found == page(number), "a page of two writes");
+            number
+        })
+        .collect();
+    let holds = |last: u64| {
+        let newest = |turn: u64| (0..=last).rev().find(|n| n % TURNS == turn).unwrap_or(0);
+        let is_legal = |(at, number): (u64, &u64)| {
+            let before = if at == 0 { last } else { newest(at - 1) };
+            let next = at == 0 || (last + 1) % TURNS == at - 1;
+            *number == before || (next && *number == last + 1)
+        };
+        (0..).zip(&numbers).all(is_legal)
+    };
+    let first = numbers[0];
+    let found = [first, first.saturating_sub(1)].into_iter().find(|last| holds(*last));
+    found.unwrap_or_else(|| panic!("no write leaves {numbers:?}"))
+}
+
+/// All write the same page, so that each tells that those before are there; and links and clients end in the middle of them.
+#[test]
+fn every_image_has_all_commits_up_to_one_though_each_overlaps_the_one_before() {
+    let stage = Stage::new();
+    let (server, link, uri) = serve_securely(&stage);
+    encrypt(&stage, &uri);
+    let (is_over, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut found = vec![0];
+    for life in 1..=2 {
+        let first = acknowledged.load(Ordering::Relaxed) + 1;
+        is_over.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let end = End(&is_over);
+            scope.spawn(|| {
+                let file = file_of(&stage);
+                for number in (first..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    commit(&file, number);
+                    acknowledged.store(number, Ordering::Relaxed);
+                }
+            });
+            for number in 0..2 * images() {
+                let least = first + 20 * number;
+                stage.wait_until("it goes on", || acknowledged.load(Ordering::Relaxed) > least);
+                server.signal(Signal::STOP);
+                std::thread::sleep(Duration::from_millis(number * 37 % 100));
+                found.push(committed(&stage, || {
+                    link.cut();
+                    server.signal(Signal::CONT);
+                }));
+            }
+            drop(end);
+        });
+        if life == 1 {
+            // What was acknowledged is in the journal, which has room for it, and some of it at the server.
+            wait_until_sent(&stage);
+            server.signal(Signal::STOP);
+            let file = file_of(&stage);
+            let last = acknowledged.load(Ordering::Relaxed);
+            for number in last + 1..=last + 50 {
+                commit(&file, number);
+                acknowledged.store(number, Ordering::Relaxed);
+            }
+            drop(file);
+            stage.crash();
+            server.signal(Signal::CONT);
+            attach(&stage, &uri);
+        }
+    }
+    assert!(found.is_sorted(), "what was on the server is not there any more: {found:?}");
+    stage.longhaul("umount disk");
+    assert_eq!(committed(&stage, || {}), acknowledged.load(Ordering::Relaxed));
+    println!("{found:?} commits of {}", acknowledged.load(Ordering::Relaxed));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn commits_to_one_page_are_sent_before_the_server_answers_the_first() {
+    // Each is four commands, of which the server takes some thirty at a time.
+    const COMMITS: u64 = 7;
+    let stage = Stage::new();
+    let (server, link, uri) = serve_securely(&stage);
+    encrypt(&stage, &uri);
+    let file = file_of(&stage);
+    server.signal(Signal::STOP);
+    let before = link.sent();
+    (1..=COMMITS).for_each(|number| commit(&file, number));
+    stage.wait_until("all commits were sent", || link.sent() - before > COMMITS * 2 * PAGE as u64);
+    server.signal(Signal::CONT);
+    wait_until_sent(&stage);
+    drop(file);
+    stage.longhaul("umount disk");
+    assert_eq!(committed(&stage, || {}), COMMITS);
+    assert!(server.stop().success());
+}
+
+/// They overwrite one another: what the first wrote must not be there again, even for a moment.
+#[test]
+fn commits_that_the_server_has_are_not_sent_again_though_it_was_not_heard() {
+    commit_unheard(false);
+}
+
+#[test]
+fn commits_that_the_server_has_are_not_sent_again_after_a_crash() {
+    commit_unheard(true);
+}
+
+/// The server does not come through with its answers before the link is cut.
+fn commit_unheard(is_crash: bool) {
+    const COMMITS: u64 = 7;
+    let stage = Stage::new();
+    let (server, link, uri) = serve_securely(&stage);
+    encrypt(&stage, &uri);
+    let file = file_of(&stage);
+    link.mute();
+    (1..=COMMITS).for_each(|number| commit(&file, number));
+    stage.wait_until("the server has them", || committed(&stage, || {}) == COMMITS);
+    let before = link.sent();
+    if is_crash {
+        stage.crash();
+    }
+    link.cut();
+    if is_crash {
+        attach(&stage, &uri);
+    }
+    wait_until_sent(&stage);
+    let again = link.sent() - before;
+    assert!(again < COMMITS * PAGE as u64, "{again} bytes: more than the last one and a login");
+    assert_eq!(committed(&stage, || {}), COMMITS);
+    drop(file);
     stage.longhaul("umount disk");
     assert!(server.stop().success());
 }

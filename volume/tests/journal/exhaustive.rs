@@ -171,6 +171,11 @@ fn any_crash_of_any_three_requests_over_a_store_that_keeps_the_order_is_legal() 
 }
 
 #[test]
+fn any_crash_of_any_three_requests_over_a_store_with_a_checkpoint_is_legal() {
+    all(|| Simulation::with_checkpoint(BLOCKS));
+}
+
+#[test]
 fn any_crash_of_any_three_requests_in_a_journal_that_was_once_around_is_legal() {
     let used = aged().journal.status().used;
     assert!(used > 0, "old frames stand there");

@@ -21,7 +21,7 @@ use self::environment::{Clock, Environment, FileEnd, Handle, Io, StoreEnd};
 use crate::disk::{Crash, Disk};
 use crate::history::History;
 use crate::simulation::{FILE_LEN, Request, SETTINGS};
-use crate::store::{BLOCK, Store, ZERO, block, blocks, stamps};
+use crate::store::{BLOCK, JOURNAL, Store, ZERO, block, blocks, stamps};
 
 const BLOCKS: usize = 8;
 
@@ -79,32 +79,33 @@ impl Simulation {
         let volume =
             Identity { name: [1; 32], size: BLOCKS as u64 * BLOCK, block_size: BLOCK as u32 };
         let mut disk = Disk::default();
-        for superblock in Superblock::new([2; 16], [3; 32], volume, FILE_LEN).unwrap() {
+        for superblock in Superblock::new(JOURNAL, [3; 32], volume, FILE_LEN).unwrap() {
             disk.write(superblock_offset(superblock.number), &superblock.encode()).unwrap();
         }
         let with = OpenWith { flush, max_age, was_direct: false, is_ordered };
-        Self::open(disk, (Store::new(BLOCKS), Bytes::new()), History::new(BLOCKS), 1, with)
+        Self::open(disk, Store::new(BLOCKS), History::new(BLOCKS), 1, with)
     }
 
     fn open(
         disk: Disk,
-        (store, checkpoint): (Store, Bytes),
+        store: Store,
         history: History,
         next_stamp: u64,
         OpenWith { flush, max_age, was_direct, is_ordered }: OpenWith,
     ) -> Self {
-        let environment = Environment { checkpoint, ..Environment::new(disk, store) };
-        let handle = Handle(Arc::new(Mutex::new(environment)));
+        let handle = Handle(Arc::new(Mutex::new(Environment::new(disk, store))));
         let file = Arc::new(FileEnd(handle.clone()));
-        let recovered = match now(recover(&*file, FILE_LEN)) {
+        let mut recovered = match now(recover(&*file, FILE_LEN)) {
             Ok(recovered) => recovered,
             Err(corruption) => panic!("a crash is no corruption: {corruption}"),
         };
-        if let Ok(checkpoint) = Checkpoint::decode(&handle.lock().checkpoint) {
-            assert_eq!(checkpoint.admit(&recovered), Ok(()), "the journal itself is no copy");
-        }
+        let checkpoint = handle.lock().store.checkpoint();
+        assert_eq!(checkpoint.admit(&recovered), Ok(()), "the journal itself is no copy");
+        checkpoint.apply(&mut recovered);
         if recovered.changes.is_empty() {
-            handle.lock().checkpoint = Checkpoint::of(&recovered).encode(512).into();
+            let mut environment = handle.lock();
+            environment.disk.sync();
+            environment.store.put_checkpoint(&Checkpoint::of(&recovered));
         }
         let shape = Shape {
             size: BLOCKS as u64 * BLOCK,
@@ -314,15 +315,13 @@ impl Simulation {
 
     /// The client is gone. Opens what it has left.
     fn crash(self, crash: Crash, pick: &mut dyn FnMut() -> bool) -> Self {
-        let (mut disk, mut store, mut checkpoint) = {
+        let (mut disk, mut store) = {
             let environment = self.handle.lock();
-            (environment.disk.clone(), environment.store.clone(), environment.checkpoint.clone())
+            (environment.disk.clone(), environment.store.clone())
         };
         for io in self.handle.lock().under_way.values() {
-            match io {
-                Io::FileWrite(offset, bytes) => disk.tear(*offset, bytes, crash, pick),
-                Io::Checkpoint(bytes) if pick() => checkpoint = bytes.clone(),
-                _ => {}
+            if let Io::FileWrite(offset, bytes) = io {
+                disk.tear(*offset, bytes, crash, pick);
             }
         }
         store.lose_client(pick);
@@ -333,7 +332,7 @@ impl Simulation {
         disk.bad = None;
         let Self { history, next_stamp, flush, was_direct, is_ordered, .. } = self;
         let with = OpenWith { flush, max_age: None, was_direct, is_ordered };
-        Self::open(disk, (store, checkpoint), history, next_stamp, with)
+        Self::open(disk, store, history, next_stamp, with)
     }
 
     /// Ends it: the store must have everything.
@@ -666,7 +665,7 @@ fn older_copy_of_the_file_is_known_once_the_store_was_told_of_more() {
         let file = FileEnd(Handle(Arc::new(Mutex::new(environment))));
         let recovered = now(recover(&file, FILE_LEN)).unwrap();
         assert!(!recovered.changes.is_empty(), "what the copy holds would be sent");
-        Checkpoint::decode(&simulation.handle.lock().checkpoint).unwrap().admit(&recovered)
+        simulation.handle.lock().store.checkpoint().admit(&recovered)
     };
     let mut simulation = Simulation::new(FlushPolicy::Local);
     simulation.settle();
@@ -693,7 +692,7 @@ fn store_is_told_once_of_what_it_was_given() {
         simulation.request(Request::WriteDurable(span(0, 1)));
         while let count @ 1.. = simulation.under_way() {
             let last = simulation.handle.lock().under_way.values().next_back().cloned();
-            told += u64::from(matches!(last, Some(Io::Checkpoint(_))));
+            told += u64::from(matches!(last, Some(Io::Checkpoint)));
             simulation.complete(count - 1);
         }
         simulation.pass(Duration::from_secs(1));

@@ -21,6 +21,7 @@ struct Counts {
     sent: u64,
     full: u64,
     sent_ahead: usize,
+    sent_over: u64,
 }
 
 fn request(random: &mut Random) -> Request {
@@ -51,6 +52,10 @@ fn event(random: &mut Random, simulation: &mut Simulation, counts: &mut Counts) 
             simulation.poll();
         }
         3 if random.below(8) == 0 => simulation.read_slowly(),
+        3 => {
+            simulation.journal.checkpoint();
+            simulation.poll();
+        }
         _ if !simulation.io.is_empty() => {
             let index = if random.below(2) == 0 { 0 } else { random.index(simulation.io.len()) };
             simulation.complete(index);
@@ -79,7 +84,7 @@ fn crash(random: &mut Random, simulation: &Simulation) -> Simulation {
 fn run(seed: u64, crashes: u64, counts: &mut Counts) {
     let mut random = Random::new(seed);
     let (discard_zeroes, is_ordered) = (seed.is_multiple_of(2), seed % 4 < 2);
-    let kind = StoreKind { discard_zeroes, is_ordered };
+    let kind = StoreKind { discard_zeroes, is_ordered, has_checkpoint: seed % 8 < 6 };
     let mut simulation = Simulation::over(BLOCKS as usize, kind);
     for _ in 0..crashes {
         // Many lives are short: then recovery itself is what crashes.
@@ -91,6 +96,7 @@ fn run(seed: u64, crashes: u64, counts: &mut Counts) {
             simulation.check_reads();
         }
         counts.sent += simulation.sent;
+        counts.sent_over += simulation.sent_over;
         counts.sent_ahead = counts.sent_ahead.max(simulation.sent_ahead);
         counts.crashes += 1;
         simulation = crash(&mut random, &simulation);
@@ -112,10 +118,12 @@ fn random_lives_with_crashes_keep_every_promise() {
             std::panic::resume_unwind(panic);
         }
     }
-    let Counts { crashes, requests, sent, full, sent_ahead } = counts;
+    let Counts { crashes, requests, sent, full, sent_ahead, sent_over } = counts;
     println!(
-        "{crashes} crashes, {requests} requests, {sent} sent, {full} times full, {sent_ahead} groups at once"
+        "{crashes} crashes, {requests} requests, {sent} sent, {full} times full, {sent_ahead} groups at once, \
+         {sent_over} over others"
     );
+    assert!(sent_over > crashes / 4 || crashes < 1_000, "groups that overlap wait");
     assert!(sent_ahead > 2 || crashes < 1_000, "groups wait for one another");
     assert!(requests > crashes && sent > crashes && full > 0, "the run does not do what it should");
 }

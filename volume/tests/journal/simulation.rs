@@ -11,9 +11,12 @@ use volume::{Durability, Space, Span};
 
 use crate::disk::{Crash, Disk};
 use crate::history::{History, KEPT_OR_ZERO};
-use crate::store::{BLOCK, Group, Store, ZERO, block, stamps};
+use crate::store::{BLOCK, Group, JOURNAL, Store, ZERO, block, stamp_of, stamps};
 
 pub(crate) const FILE_LEN: u64 = (2 << 20) + 16 * 4096;
+
+/// Of the request that writes a checkpoint which is no part of a group: there is one at a time.
+const CHECKPOINT_ID: u64 = u64::MAX - 1;
 
 /// Every limit is small, so that it is met.
 pub(crate) const SETTINGS: Settings = Settings {
@@ -27,6 +30,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     drain_bytes_max: 6 * BLOCK,
     drain_segment: 3 * BLOCK,
     is_ordered: false,
+    has_checkpoint: false,
     discard_zeroes: true,
 };
 
@@ -56,6 +60,12 @@ pub(crate) struct StoreKind {
     pub(crate) discard_zeroes: bool,
     /// It keeps the order of groups.
     pub(crate) is_ordered: bool,
+    /// It has room for a checkpoint.
+    pub(crate) has_checkpoint: bool,
+}
+
+impl StoreKind {
+    const PLAIN: Self = Self { discard_zeroes: true, is_ordered: false, has_checkpoint: false };
 }
 
 pub(crate) struct Simulation {
@@ -79,24 +89,31 @@ pub(crate) struct Simulation {
     pub(crate) sent: u64,
     /// The most groups that were under way together.
     pub(crate) sent_ahead: usize,
+    /// Groups that were sent before others that they may overlap were answered.
+    pub(crate) sent_over: u64,
 }
 
 impl Simulation {
     /// A new journal over a store of so many blocks.
     pub(crate) fn new(blocks: usize) -> Self {
-        Self::over(blocks, StoreKind { discard_zeroes: true, is_ordered: false })
+        Self::over(blocks, StoreKind::PLAIN)
     }
 
     /// The same over a store that keeps the order of groups.
     pub(crate) fn ordered(blocks: usize) -> Self {
-        Self::over(blocks, StoreKind { discard_zeroes: true, is_ordered: true })
+        Self::over(blocks, StoreKind { is_ordered: true, ..StoreKind::PLAIN })
+    }
+
+    /// The same where the store has room for a checkpoint.
+    pub(crate) fn with_checkpoint(blocks: usize) -> Self {
+        Self::over(blocks, StoreKind { is_ordered: true, has_checkpoint: true, ..StoreKind::PLAIN })
     }
 
     /// The same over a store of a kind.
     pub(crate) fn over(blocks: usize, kind: StoreKind) -> Self {
         let size = blocks as u64 * BLOCK;
         let volume = Identity { name: [1; 32], size, block_size: BLOCK as u32 };
-        let superblocks = Superblock::new([2; 16], [3; 32], volume, FILE_LEN).unwrap();
+        let superblocks = Superblock::new(JOURNAL, [3; 32], volume, FILE_LEN).unwrap();
         let mut disk = Disk::default();
         for superblock in superblocks {
             disk.write(superblock_offset(superblock.number), &superblock.encode()).unwrap();
@@ -111,9 +128,12 @@ impl Simulation {
         next_stamp: u64,
         kind: StoreKind,
     ) -> Result<Self, Corruption> {
-        let recovered = scan(&disk)?;
-        let StoreKind { discard_zeroes, is_ordered } = kind;
-        let settings = Settings { discard_zeroes, is_ordered, ..SETTINGS };
+        let mut recovered = scan(&disk)?;
+        let checkpoint = store.checkpoint();
+        assert_eq!(checkpoint.admit(&recovered), Ok(()), "the journal itself is no copy");
+        checkpoint.apply(&mut recovered);
+        let StoreKind { discard_zeroes, is_ordered, has_checkpoint } = kind;
+        let settings = Settings { discard_zeroes, is_ordered, has_checkpoint, ..SETTINGS };
         let journal = Journal::open(&recovered, 77, settings);
         let mut simulation = Self {
             kind,
@@ -130,6 +150,7 @@ impl Simulation {
             refused: Vec::new(),
             sent: 0,
             sent_ahead: 0,
+            sent_over: 0,
         };
         let found = simulation.contents();
         simulation.history.recover(&found);
@@ -254,11 +275,14 @@ impl Simulation {
                     let left = self.discarded(*id, *span);
                     self.send(*id, *span, &left);
                 }
-                Action::DrainGroup { id, changes } => {
-                    let Some(group) = self.group(*id, changes) else {
+                Action::DrainGroup { id, changes, checkpoint } => {
+                    let Some(mut group) = self.group(*id, changes) else {
                         self.journal.drained(*id, Err(()));
                         continue;
                     };
+                    let stamp = checkpoint.as_ref().map(stamp_of);
+                    group.extend(stamp.map(|stamp| (self.store.checkpoint_place(), vec![stamp])));
+                    self.sent_over += u64::from(stamp.is_some());
                     self.sent += 1;
                     self.sent_ahead = self.sent_ahead.max(self.store.begin_group(*id, group));
                     self.history.check(&self.store.possible());
@@ -267,6 +291,10 @@ impl Simulation {
                     self.send(*id, *span, &vec![ZERO; (span.len / BLOCK) as usize]);
                 }
                 Action::DrainFlush { id } => self.store.begin_flush(*id),
+                Action::Checkpoint(checkpoint) => {
+                    let place = self.store.checkpoint_place();
+                    self.store.begin(CHECKPOINT_ID, place, &[stamp_of(checkpoint)]);
+                }
                 _ => {}
             }
             self.io.push_back(action);
@@ -354,6 +382,10 @@ impl Simulation {
             | Action::DrainDiscard { id, .. } => {
                 self.store.end(id);
                 self.journal.drained(id, Ok(()));
+            }
+            Action::Checkpoint(_) => {
+                self.store.end_durably(CHECKPOINT_ID);
+                self.journal.checkpointed(Ok(()));
             }
             Action::Answer { .. } => unreachable!("answers are no I/O"),
         }

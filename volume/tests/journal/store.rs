@@ -4,8 +4,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use volume::Span;
+use volume::layer::journal::Checkpoint;
 
 pub(crate) const BLOCK: u64 = 512;
+
+/// The id of the journal.
+pub(crate) const JOURNAL: [u8; 16] = [2; 16];
 
 /// Of a block of zeroes.
 pub(crate) const ZERO: u64 = 0;
@@ -31,7 +35,13 @@ pub(crate) fn blocks(span: Span) -> std::ops::Range<usize> {
     (span.at / BLOCK) as usize..(span.end() / BLOCK) as usize
 }
 
-/// What it holds.
+/// The stamp of a checkpoint.
+pub(crate) fn stamp_of(checkpoint: &Checkpoint) -> u64 {
+    assert_eq!(checkpoint.journal, JOURNAL);
+    checkpoint.frame << 32 | checkpoint.group
+}
+
+/// What it holds. The last block has the checkpoint, and belongs to no user.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     durable: Vec<u64>,
@@ -52,7 +62,7 @@ pub(crate) type Group = Vec<(Span, Vec<u64>)>;
 
 impl Store {
     pub(crate) fn new(blocks: usize) -> Self {
-        let (durable, cached) = (vec![ZERO; blocks], vec![Vec::new(); blocks]);
+        let (durable, cached) = (vec![ZERO; blocks + 1], vec![Vec::new(); blocks + 1]);
         let (flushes, under_way, groups) = (Vec::new(), Vec::new(), VecDeque::new());
         Self { durable, cached, now: 0, flushes, under_way, groups }
     }
@@ -144,10 +154,34 @@ impl Store {
     }
 
     pub(crate) fn contents(&self) -> Vec<u64> {
-        let blocks = self.durable.iter().zip(&self.cached);
-        blocks
-            .map(|(durable, cached)| cached.last().map_or(*durable, |(_, stamp)| *stamp))
-            .collect()
+        (0..self.blocks()).map(|block| self.newest(block)).collect()
+    }
+
+    fn newest(&self, block: usize) -> u64 {
+        self.cached[block].last().map_or(self.durable[block], |(_, stamp)| *stamp)
+    }
+
+    /// How many blocks a user has.
+    fn blocks(&self) -> usize {
+        self.durable.len() - 1
+    }
+
+    /// Where the checkpoint is.
+    pub(crate) fn checkpoint_place(&self) -> Span {
+        Span::new(self.blocks() as u64 * BLOCK, BLOCK)
+    }
+
+    /// The one that is found there.
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
+        let stamp = self.newest(self.blocks());
+        Checkpoint { journal: JOURNAL, frame: stamp >> 32, group: stamp & 0xffff_ffff }
+    }
+
+    /// Puts one there, durably.
+    pub(crate) fn put_checkpoint(&mut self, checkpoint: &Checkpoint) {
+        let block = self.blocks();
+        self.durable[block] = stamp_of(checkpoint);
+        self.cached[block].clear();
     }
 
     /// Per block, what may be found after a power cut now, or when the first groups under way have run: no group, one, and
@@ -157,6 +191,7 @@ impl Store {
         loop {
             let mut image = store.image();
             let Some((_, group)) = store.groups.front() else {
+                image.pop();
                 images.push(image);
                 return images;
             };
@@ -165,6 +200,7 @@ impl Store {
                     versions.insert(*stamp);
                 }
             }
+            image.pop();
             images.push(image);
             store.run_group(|| true);
         }

@@ -344,7 +344,7 @@ fn cannot_mount(path: &Path, why: fuse::MountError, logs: &[Pending]) -> Failure
 
 /// What to do about what a process has left that was killed.
 fn left(logs: &[Pending]) -> String {
-    let gone = "what it had acknowledged and not sent is gone, unless a replay log has it; programs that connect again would not be told. End \
+    let gone = "what it had acknowledged and not sent is gone, unless a journal or a replay log has it; programs that connect again would not be told. End \
                 them, look after what they had written, then say --replace";
     let lacking = logs.iter().filter(|log| log.superseded.is_none());
     let logs = lacking.map(|log| {

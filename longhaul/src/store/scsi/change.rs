@@ -46,6 +46,14 @@ impl Change {
         }
     }
 
+    /// If it is one.
+    pub(super) fn group(&self) -> Option<&Group> {
+        match self {
+            Self::Group(group) => Some(group),
+            _ => None,
+        }
+    }
+
     /// The part of it that concerns this part of its span.
     fn of(&self, part: Span) -> Self {
         match self {
@@ -78,17 +86,25 @@ pub(super) struct Group {
     pub(super) id: u64,
     /// They do not overlap.
     pub(super) changes: Vec<Change>,
+    /// Where these bytes are found, all groups before were carried out.
+    pub(super) checkpoint: Option<(Span, Bytes)>,
 }
 
 impl Group {
     pub(super) fn new(id: u64, changes: Vec<GroupChange>) -> Self {
         let durability = Durability::Volatile;
+        let checkpoint = changes.iter().find_map(|change| match change {
+            GroupChange::Checkpoint(_, data) => Some((change.what().1, data.clone())),
+            _ => None,
+        });
         let change = |change| match change {
-            GroupChange::Write(at, data) => Change::Write { at, data, durability, is_alone: true },
+            GroupChange::Write(at, data) | GroupChange::Checkpoint(at, data) => {
+                Change::Write { at, data, durability, is_alone: true }
+            }
             GroupChange::Zero(span, space) => Change::Zero { span, durability, space },
             GroupChange::Discard(span) => Change::Discard(span),
         };
-        Self { id, changes: changes.into_iter().map(change).collect() }
+        Self { id, changes: changes.into_iter().map(change).collect(), checkpoint }
     }
 }
 

@@ -5,10 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proto::scsi::Status;
 use proto::scsi::command::Command;
 use volume::Span;
 use volume::layer::reconnect::{
@@ -89,6 +88,8 @@ pub(super) struct Connector<T: Transport> {
     not_saved: Mutex<Option<Span>>,
     /// Where changes are told of.
     pub(super) watch: Watch,
+    /// Where groups have their checkpoints.
+    pub(super) checkpoint: OnceLock<Span>,
     /// How many bytes of the unit are offered.
     offered: AtomicU64,
     /// Somebody waits for the end.
@@ -124,6 +125,7 @@ impl<T: Transport> Connector<T> {
             replay_log: Mutex::default(),
             not_saved: Mutex::default(),
             watch: Watch::default(),
+            checkpoint: OnceLock::default(),
             offered: AtomicU64::default(),
             is_leaving: AtomicBool::default(),
         }
@@ -360,7 +362,7 @@ impl<T: Transport> Connector<T> {
             {
                 return Err(why.into());
             }
-            link.match_first_link(before).await?;
+            link.match_first_link(before, self.checkpoint.get()).await?;
             Ok(link)
         };
         self.in_time(prepared).await
@@ -611,7 +613,7 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
 
     fn judge(&self, on: &Self::Volume, failure: Option<&UnitError>) -> Verdict {
         // Whether it is lost is asked on the next link, before anything is written there.
-        if self.reservation.is_held() && in_question(on, failure) {
+        if self.reservation.is_held() && on.is_in_question(failure) {
             on.session().abandon();
             return Verdict::Lost(Loss::new(ReservationInQuestion));
         }
@@ -661,6 +663,10 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
         }
     }
 
+    fn resume<'a>(&self, on: &Self::Volume, groups: impl Iterator<Item = &'a Change>) {
+        on.resume(groups.filter_map(Change::group));
+    }
+
     fn unanswered(&self) {
         self.transport.note_stall(true);
     }
@@ -678,12 +684,6 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
         }
         described
     }
-}
-
-/// Whether the unit said that it may be another's, or refused what only the holder may do.
-fn in_question<S: Session>(link: &Link<S>, failure: Option<&UnitError>) -> bool {
-    link.session().announced().was_preempted()
-        || matches!(failure, Some(UnitError::Status(Status::ReservationConflict)))
 }
 
 /// Ends a session that still stands, as after a reset that the unit told of; says whether each of its tasks was

@@ -507,6 +507,9 @@ impl<T: Transport> Volume for Disk<T> {
 impl<T: Transport> Ordered for Disk<T> {
     fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
         let group = Arc::new(Group::new(self.shared.groups.fetch_add(1, Ordering::Relaxed), group));
+        if let Some((place, _)) = &group.checkpoint {
+            self.connector().checkpoint.get_or_init(|| *place);
+        }
         self.connector().reservation.note_change();
         let tracked: Vec<_> =
             group.changes.iter().filter_map(|change| self.connector().track(change)).collect();

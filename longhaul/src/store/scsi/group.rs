@@ -19,6 +19,10 @@ impl<S: Session> Link<S> {
             self.session().abandon();
             return Err(UnitError::Lost(self.session().ended().await));
         };
+        if self.group_order.is_carried_out(group.id) {
+            let _ = queued.send(());
+            return Ok(());
+        }
         self.still_whole()?;
         if !self.keeps_order() {
             self.alone(group).await?;
@@ -37,6 +41,17 @@ impl<S: Session> Link<S> {
         }
         self.session().settle().await.map_err(UnitError::Lost)?;
         self.still_whole()
+    }
+
+    /// These groups were not answered on an earlier session, in their order. Of the last the checkpoint of which is there all
+    /// before were carried out, and it may have been itself.
+    pub(super) fn resume<'a>(&self, groups: impl Iterator<Item = &'a Group>) {
+        let Some(found) = &self.checkpoint else { return };
+        let is_found =
+            |group: &&Group| group.checkpoint.as_ref().is_some_and(|(_, written)| written == found);
+        if let Some(group) = groups.filter(is_found).last() {
+            self.group_order.begin_at(group.id);
+        }
     }
 
     /// Whether several groups may be on their way.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use futures_util::stream;
-use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
 use proto::scsi::writer::{self, NotHeld, Registrants};
+use proto::scsi::{Blocks, Status};
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::change::{Change, usize_of, within};
@@ -58,6 +58,8 @@ pub(in crate::store) struct Link<S> {
     failed: OnceLock<UnitError>,
     /// The order of groups.
     pub(super) group_order: GroupOrder,
+    /// What was found, before any group was carried out, where groups have their checkpoints.
+    pub(super) checkpoint: Option<Bytes>,
 }
 
 /// Why a unit is treated like one whose connection was lost.
@@ -107,11 +109,19 @@ impl<S: Session> Link<S> {
             no_sync,
             failed,
             group_order,
+            checkpoint: None,
         })
     }
 
-    /// Keeps what was promised of the unit when it was there `before`.
-    pub(super) async fn match_first_link(&mut self, before: &Device) -> Result<(), UnitError> {
+    /// Keeps what was promised of the unit when it was there `before`, and looks there for the checkpoint of a group.
+    pub(super) async fn match_first_link(
+        &mut self,
+        before: &Device,
+        checkpoint: Option<&Span>,
+    ) -> Result<(), UnitError> {
+        if let Some(place) = checkpoint {
+            self.checkpoint = Some(self.read(*place).await?);
+        }
         self.through = !before.has_write_cache();
         if self.through && self.shape.write_cache {
             tracing::warn!(
@@ -169,6 +179,12 @@ impl<S: Session> Link<S> {
             Err(NotHeld::By(registrants)) => Some(registrants),
             _ => None,
         }
+    }
+
+    /// Whether the unit said that it may be another's, or refused what only the holder may do.
+    pub(super) fn is_in_question(&self, failure: Option<&UnitError>) -> bool {
+        self.session().announced().was_preempted()
+            || matches!(failure, Some(UnitError::Status(Status::ReservationConflict)))
     }
 
     pub(super) async fn change(&self, change: &Change) -> Result<(), UnitError> {

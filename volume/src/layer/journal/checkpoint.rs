@@ -1,20 +1,13 @@
 //! The checkpoint: how far a journal had come, in a place of the volume that no change touches. A journal that ends before it
-//! is an older copy of itself.
+//! is an older copy of itself, and what the store has by it is not sent again.
 
-use std::task::Context;
-use std::time::Duration;
-
-use bytes::Bytes;
-
-use super::format::{Invalid, VERSION, fields_of, with_sum};
+use super::format::{Invalid, Superblock, VERSION, fields_of, with_sum};
 use super::scan::Recovered;
-use crate::Span;
-use crate::layer::reconnect::{Runtime, Task};
 
 const MAGIC: &[u8; 8] = b"LHJCHECK";
 
-/// How far apart the store is told: of a copy that is younger than this it may not be known that it is one.
-const EVERY: Duration = Duration::from_secs(10);
+/// How many bytes of the store are written for one, and more where blocks are larger.
+pub const CHECKPOINT_LEN: u64 = 4096;
 
 /// How far a journal had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +16,8 @@ pub struct Checkpoint {
     pub journal: [u8; 16],
     /// A frame of it that was stable, as all before it.
     pub frame: u64,
+    /// A group of it that was durable at the store, as all before it.
+    pub group: u64,
 }
 
 /// Why what a journal holds must not be sent.
@@ -45,7 +40,8 @@ impl Checkpoint {
     /// That of a journal as it was read.
     #[must_use]
     pub const fn of(found: &Recovered) -> Self {
-        Self { journal: found.superblock.id, frame: found.head.seq - 1 }
+        let Superblock { id, drained_group, .. } = found.superblock;
+        Self { journal: id, frame: found.head.seq - 1, group: drained_group }
     }
 
     /// The bytes at its place, `len` of them and at least 512.
@@ -57,6 +53,7 @@ impl Checkpoint {
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&self.journal);
         bytes.extend_from_slice(&self.frame.to_le_bytes());
+        bytes.extend_from_slice(&self.group.to_le_bytes());
         with_sum(bytes, len)
     }
 
@@ -68,7 +65,7 @@ impl Checkpoint {
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let mut fields = fields_of(bytes, MAGIC)?;
         fields.take(4)?;
-        Ok(Self { journal: fields.array()?, frame: fields.u64()? })
+        Ok(Self { journal: fields.array()?, frame: fields.u64()?, group: fields.u64()? })
     }
 
     /// Whether what was `found` is the journal that this is of, as it is or as it was later.
@@ -86,58 +83,11 @@ impl Checkpoint {
             true => Ok(()),
         }
     }
-}
 
-/// What a running journal has done so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
-    /// The last group that is durable at the store.
-    pub(super) sent: u64,
-    /// The last frame that is stable, as all before it.
-    pub(super) frame: u64,
-}
-
-/// Decides when a checkpoint is written: when the store was given something since the last one, and some time after that.
-pub(super) struct Checkpoints {
-    place: Span,
-    journal: [u8; 16],
-    /// What the store had when the last one was written.
-    sent: u64,
-    is_under_way: bool,
-    wait: Option<Task>,
-}
-
-impl Checkpoints {
-    /// For the journal that was read. The place has the one of when it was opened.
-    pub(super) fn new(place: Span, found: &Recovered) -> Self {
-        let Recovered { superblock, .. } = found;
-        let (journal, sent) = (superblock.id, superblock.drained_group);
-        Self { place, journal, sent, is_under_way: false, wait: None }
-    }
-
-    /// What is to be written now, and where.
-    pub(super) fn due(
-        &mut self,
-        context: &mut Context<'_>,
-        runtime: &dyn Runtime,
-        Progress { sent, frame }: Progress,
-    ) -> Option<(u64, Bytes)> {
-        if self.is_under_way || sent <= self.sent {
-            return None;
-        }
-        if self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(context).is_pending()) {
-            return None;
-        }
-        (self.sent, self.is_under_way) = (sent, true);
-        self.wait = Some(runtime.sleep_until(runtime.now() + EVERY));
-        let len = usize::try_from(self.place.len).expect("a block fits memory");
-        let checkpoint = Checkpoint { journal: self.journal, frame };
-        Some((self.place.at, checkpoint.encode(len).into()))
-    }
-
-    /// The last one was written, or not.
-    pub(super) const fn ended(&mut self) {
-        self.is_under_way = false;
+    /// Takes away from an admitted journal what the store has.
+    pub fn apply(&self, found: &mut Recovered) {
+        found.changes.retain(|change| change.group > self.group);
+        found.superblock.drained_group = found.superblock.drained_group.max(self.group);
     }
 }
 
@@ -159,7 +109,8 @@ mod tests {
     #[test]
     fn checkpoint_is_read_as_it_was_written() {
         let checkpoint = Checkpoint::of(&found(41));
-        assert_eq!(checkpoint, Checkpoint { journal: ID, frame: 41 });
+        assert_eq!(checkpoint, Checkpoint { journal: ID, frame: 41, group: 0 });
+        let checkpoint = Checkpoint { group: 17, ..checkpoint };
         for len in [512, 4096, 65_536] {
             let bytes = checkpoint.encode(len);
             assert_eq!(bytes.len(), len);
@@ -183,7 +134,7 @@ mod tests {
 
     #[test]
     fn journal_that_ends_before_its_checkpoint_is_a_copy() {
-        let checkpoint = Checkpoint { journal: ID, frame: 41 };
+        let checkpoint = Checkpoint { journal: ID, frame: 41, group: 0 };
         assert_eq!(checkpoint.admit(&found(41)), Ok(()));
         assert_eq!(checkpoint.admit(&found(42)), Ok(()));
         let stale = Stale::Copy { found: 40, stated: 41 };
@@ -192,7 +143,7 @@ mod tests {
 
     #[test]
     fn journal_is_refused_by_the_checkpoint_of_another() {
-        let checkpoint = Checkpoint { journal: [8; 16], frame: 0 };
+        let checkpoint = Checkpoint { journal: [8; 16], frame: 0, group: 0 };
         assert_eq!(checkpoint.admit(&found(41)), Err(Stale::Replaced));
     }
 }

@@ -40,8 +40,8 @@ pub fn any_file(input: &[u8]) {
                         assert!(extent.verify(bytes), "{change:?}");
                     }
                 }
-                for is_ordered in [false, true] {
-                    let settings = Settings { is_ordered, ..Settings::DEFAULT };
+                for (is_ordered, has_checkpoint) in [(false, false), (true, false), (true, true)] {
+                    let settings = Settings { is_ordered, has_checkpoint, ..Settings::DEFAULT };
                     send(Journal::open(&recovered, 1, settings));
                 }
                 return;
@@ -96,6 +96,7 @@ fn send(mut journal: Journal) {
                 | Action::DrainGroup { id, .. },
             ) => journal.drained(id, Ok(())),
             Some(Action::Answer { .. }) => {}
+            Some(Action::Checkpoint(_)) => panic!("nobody asked for it"),
             None => {
                 let state = journal.status().state;
                 assert!(matches!(state, State::Clean | State::Frozen), "{state:?}");

@@ -13,7 +13,6 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 
-use super::checkpoint::Checkpoints;
 use super::file::JournalFile;
 use super::machine::{Journal, Settings};
 use super::overlay::{Part, Source};
@@ -94,7 +93,8 @@ impl Journaled {
         let discard_zeroes =
             shape.discard.is_some_and(|how| how.reads_zeroes && how.granularity <= block);
         let is_ordered = inner.ordered().is_some();
-        let settings = Settings { discard_zeroes, is_ordered, ..options.settings };
+        let has_checkpoint = options.checkpoint.is_some();
+        let settings = Settings { discard_zeroes, is_ordered, has_checkpoint, ..options.settings };
         let machine = Journal::open(recovered, token, settings);
         let pace = pipeline::Settings {
             unsolicited: options.unsolicited,
@@ -107,7 +107,7 @@ impl Journaled {
             Arc::clone(&file),
             Arc::clone(&shared),
             options.is_fence,
-            options.checkpoint.map(|place| Checkpoints::new(place, recovered)),
+            options.checkpoint,
         );
         (Self { inner, file, shape, flush: options.flush, shared }, worker)
     }

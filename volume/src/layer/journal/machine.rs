@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use self::drain::{Drain, is_small};
 use self::log::{Log, Waiter};
+use super::checkpoint::Checkpoint;
 use super::format::{LogPoint, PAYLOAD_MAX, Superblock, SuperblockState, superblock_offset};
 use super::overlay::{Content, Overlay, Part, Sending, Source, Unsent};
 use super::scan::Recovered;
@@ -115,7 +116,7 @@ impl Journal {
             is_full: false,
             log: Log::new(superblock, *head, *last_group, groups, &settings),
             overlay,
-            drain: Drain::new(superblock.drained_group),
+            drain: Drain::new(superblock.drained_group, settings.has_checkpoint),
             merged: None,
             waiting: VecDeque::new(),
             readers: BTreeMap::new(),
@@ -260,16 +261,32 @@ impl Journal {
 
     /// A request to the store was carried out, or not.
     pub fn drained(&mut self, id: u64, result: Result<(), ()>) {
-        if self.over.is_some() {
-            return;
-        }
-        if result.is_err() {
-            return self.break_down(Cause::Store);
+        match (self.over, result) {
+            // It is not sent again when the journal retires: a checkpoint may say that the store has it, and what came after.
+            (None | Some(Over::Broken(Cause::File)), Ok(())) => {}
+            (None, Err(())) => return self.break_down(Cause::Store),
+            _ => return,
         }
         if let Some(group) = self.drain.ended(id) {
             self.overlay.forget(group);
             self.log.sent(group);
         }
+        self.advance();
+    }
+
+    /// Has the checkpoint say what the store has, if that is news.
+    pub fn checkpoint(&mut self) {
+        if self.over.is_some() || self.is_closing || !self.drain.begin_checkpoint() {
+            return;
+        }
+        let (frame, group) = (self.log.durable_seq(), self.drain.group());
+        let checkpoint = Checkpoint { journal: self.superblock.id, frame, group };
+        self.actions.push_back(Action::Checkpoint(checkpoint));
+    }
+
+    /// The checkpoint was written, or not: whether the store still takes anything is seen by what is sent.
+    pub fn checkpointed(&mut self, result: Result<(), ()>) {
+        self.drain.checkpointed(result.is_ok());
         self.advance();
     }
 
@@ -436,7 +453,8 @@ impl Journal {
     /// Sends the next groups, or more of those under way (rules 6 and 7).
     fn send(&mut self) {
         loop {
-            self.drain.send(&self.window, &mut self.actions);
+            let stable = (self.log.durable_seq(), self.superblock.id);
+            self.drain.send(&self.window, stable, &mut self.actions);
             let next = self.log.sendable(self.drain.begun());
             let Some((group, is_behind_flush)) = next.filter(|_| self.drain.wants_next()) else {
                 return;
@@ -528,12 +546,6 @@ impl Journal {
     #[must_use]
     pub const fn drained_group(&self) -> u64 {
         self.drain.group()
-    }
-
-    /// The last frame that is stable, as all before it.
-    #[must_use]
-    pub const fn stable_frame(&self) -> u64 {
-        self.log.durable_seq()
     }
 
     /// The last group in which a change was accepted.

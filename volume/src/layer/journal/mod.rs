@@ -25,7 +25,7 @@ mod shared;
 mod status;
 mod worker;
 
-pub use checkpoint::{Checkpoint, Stale};
+pub use checkpoint::{CHECKPOINT_LEN, Checkpoint, Stale};
 pub use file::{FileError, FileWork, JournalFile, recover, salvage};
 
 pub use format::{

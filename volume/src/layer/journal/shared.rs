@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::checkpoint::Progress;
+use super::checkpoint::CHECKPOINT_LEN;
 use super::machine::{
     Action, Cause, DrainWindow, Journal, Refused, Retirement, State as MachineState,
 };
@@ -69,6 +69,15 @@ struct State {
     under_way: BTreeSet<u64>,
 }
 
+/// What there is time for.
+#[derive(Clone, Copy)]
+pub(super) struct Due {
+    /// Nothing that was ordered is under way.
+    pub(super) is_quiet: bool,
+    /// The checkpoint was not written lately.
+    pub(super) is_checkpoint: bool,
+}
+
 /// What the worker does next.
 pub(super) struct Work {
     pub(super) orders: VecDeque<Action>,
@@ -76,8 +85,6 @@ pub(super) struct Work {
     pub(super) retirement: Option<Retirement>,
     /// The journal is to be told soon that nothing was asked.
     pub(super) wants_idle: bool,
-    /// What the store may be told of; `None` where the file is not used any more, or is about to say that it holds nothing.
-    pub(super) progress: Option<Progress>,
     pub(super) is_over: bool,
 }
 
@@ -303,10 +310,13 @@ impl Shared {
         &self,
         context: &Context<'_>,
         outcomes: &mut Vec<Outcome>,
-        is_quiet: bool,
+        Due { is_quiet, is_checkpoint }: Due,
     ) -> Work {
         self.with(|state| {
             outcomes.drain(..).for_each(|outcome| state.finish(outcome));
+            if is_checkpoint && state.mode == Mode::Journal && !state.is_closing {
+                state.machine.checkpoint();
+            }
             state.draw();
             let mut orders = std::mem::take(&mut state.orders);
             let mut retirement = None;
@@ -323,8 +333,7 @@ impl Shared {
             if orders.is_empty() && retirement.is_none() && !is_over {
                 state.worker = Some(context.waker().clone());
             }
-            let progress = state.progress();
-            Work { orders, retirement, wants_idle: state.is_touched, progress, is_over }
+            Work { orders, retirement, wants_idle: state.is_touched, is_over }
         })
     }
 }
@@ -467,9 +476,11 @@ impl State {
                 machine.fenced();
             }
             Outcome::Drained(id, result) => machine.drained(id, told(result)),
-            // It says how far the journal came: whether the store still takes anything is seen by what is sent.
-            Outcome::Checkpointed(Err(why)) => tracing::debug!(%why, "no checkpoint was written"),
-            Outcome::Checkpointed(Ok(())) => {}
+            Outcome::Checkpointed(result) => {
+                machine.checkpointed(result.map_err(|why| {
+                    tracing::debug!(%why, "no checkpoint was written");
+                }));
+            }
             Outcome::FellBack(Ok(())) => self.enter(Mode::Direct),
             Outcome::FellBack(Err(why)) => {
                 // What stands in the way now says more than what failed first.
@@ -477,12 +488,6 @@ impl State {
                 self.fail(&why);
             }
         }
-    }
-
-    fn progress(&self) -> Option<Progress> {
-        let is_running = self.mode == Mode::Journal && self.refusal().is_none() && !self.is_closing;
-        let (sent, frame) = (self.machine.drained_group(), self.machine.stable_frame());
-        is_running.then_some(Progress { sent, frame })
     }
 
     /// Nothing will be ordered any more.
@@ -503,7 +508,10 @@ impl State {
 fn written(action: &Action) -> Option<(u64, u64)> {
     match action {
         Action::DrainWrite { id, span, .. } => Some((*id, span.len)),
-        Action::DrainGroup { id, changes } => Some((*id, bytes_of(changes))),
+        Action::DrainGroup { id, changes, checkpoint } => {
+            let more = if checkpoint.is_some() { CHECKPOINT_LEN } else { 0 };
+            Some((*id, bytes_of(changes) + more))
+        }
         _ => None,
     }
 }

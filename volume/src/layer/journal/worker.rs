@@ -10,12 +10,12 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
 use tokio::sync::oneshot;
 
-use super::checkpoint::{Checkpoints, Progress};
+use super::checkpoint::Checkpoint;
 use super::file::{FileError, JournalFile};
 use super::format::Extent;
 use super::machine::{Action, Retirement};
 use super::overlay::{Part, Sending, Source};
-use super::shared::Shared;
+use super::shared::{Due, Shared};
 use super::status::{Failure, IsFence, LayerStatus, Outcome};
 use crate::layer::reconnect::Task;
 use crate::{Durability, Error, FutureSet, GroupChange, Kind, Span, Volume, complete_all};
@@ -25,6 +25,10 @@ const ROUNDS_MAX: usize = 16;
 
 /// How long after a request the journal is told that nothing is asked: what was not flushed is sent then.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// How far apart the checkpoint is written that is no part of a group: of a copy of the journal that is younger than this it
+/// may not be known that it is one.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
 
 /// How many requests to the store are in flight while it is given what a journal held whose file failed.
 const SENDING_MAX: usize = 256;
@@ -40,7 +44,8 @@ pub(super) struct Worker {
     /// Told when the last group was handed over to the store.
     handed_over: Option<oneshot::Receiver<()>>,
     idle: Option<Task>,
-    checkpoints: Option<Checkpoints>,
+    /// No checkpoint is due before.
+    checkpointed: Option<Task>,
     is_over: bool,
 }
 
@@ -57,6 +62,8 @@ struct Destinations {
     inner: Arc<dyn Volume>,
     file: Arc<dyn JournalFile>,
     is_fence: IsFence,
+    /// Where checkpoints are written.
+    checkpoint: Option<Span>,
     /// The store may keep discarded bytes.
     discards_are_hints: bool,
 }
@@ -67,17 +74,17 @@ impl Worker {
         file: Arc<dyn JournalFile>,
         shared: Arc<Shared>,
         is_fence: IsFence,
-        checkpoints: Option<Checkpoints>,
+        checkpoint: Option<Span>,
     ) -> Self {
         let discards_are_hints = !discard_zeroes;
         Self {
-            destinations: Destinations { inner, file, is_fence, discards_are_hints },
+            destinations: Destinations { inner, file, is_fence, checkpoint, discards_are_hints },
             shared,
             carried: FutureSet::new(),
             outcomes: Vec::new(),
             handed_over: None,
             idle: None,
-            checkpoints,
+            checkpointed: None,
             is_over: false,
         }
     }
@@ -85,10 +92,6 @@ impl Worker {
     /// Takes what has been carried out.
     fn gather(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(outcome)) = Pin::new(&mut self.carried).poll_next(context) {
-            if let (Outcome::Checkpointed(_), Some(checkpoints)) = (&outcome, &mut self.checkpoints)
-            {
-                checkpoints.ended();
-            }
             self.outcomes.push(outcome);
         }
     }
@@ -98,11 +101,17 @@ impl Worker {
         let is_any = !orders.is_empty() || retirement.is_some();
         for order in orders {
             let destinations = self.destinations.clone();
-            if let Action::DrainGroup { id, changes } = order {
+            if let Action::Checkpoint(_) = order {
+                let runtime = self.shared.runtime();
+                let again = runtime.now() + CHECKPOINT_EVERY;
+                self.checkpointed = Some(runtime.sleep_until(again));
+            }
+            if let Action::DrainGroup { id, changes, checkpoint } = order {
                 let (done, next) = oneshot::channel();
                 let turn = Turn { before: self.handed_over.replace(next), done };
                 self.carried.push(Box::pin(async move {
-                    Outcome::Drained(id, destinations.send_group(changes, turn).await)
+                    let sent = destinations.send_group(changes, checkpoint, turn).await;
+                    Outcome::Drained(id, sent)
                 }));
                 continue;
             }
@@ -116,17 +125,10 @@ impl Worker {
         is_any
     }
 
-    /// Tells the store how far the journal has come, if that is due; whether it was.
-    fn checkpoint(&mut self, context: &mut Context<'_>, progress: Option<Progress>) -> bool {
-        let (Some(checkpoints), Some(progress)) = (&mut self.checkpoints, progress) else {
-            return false;
-        };
-        let due = checkpoints.due(context, self.shared.runtime(), progress);
-        let Some((at, bytes)) = due else { return false };
-        let destinations = self.destinations.clone();
-        let write = async move { Outcome::Checkpointed(destinations.checkpoint(at, bytes).await) };
-        self.carried.push(Box::pin(write));
-        true
+    /// Whether the last checkpoint that was no part of a group is some time ago.
+    fn is_checkpoint_due(&mut self, context: &mut Context<'_>) -> bool {
+        self.checkpointed.take_if(|wait| wait.as_mut().poll(context).is_ready());
+        self.checkpointed.is_none()
     }
 
     /// Tells the journal that nothing was asked, some time after something was.
@@ -152,13 +154,13 @@ impl Future for Worker {
         for _ in 0..ROUNDS_MAX {
             worker.gather(context);
             let is_quiet = worker.carried.is_empty();
-            let work = worker.shared.work(context, &mut worker.outcomes, is_quiet);
+            let due = Due { is_quiet, is_checkpoint: worker.is_checkpoint_due(context) };
+            let work = worker.shared.work(context, &mut worker.outcomes, due);
             worker.is_over = work.is_over;
             if worker.is_over {
                 return Poll::Ready(worker.shared.status());
             }
-            let is_busy = worker.begin(work.orders, work.retirement)
-                | worker.checkpoint(context, work.progress);
+            let is_busy = worker.begin(work.orders, work.retirement);
             if !worker.wait_idle(context, work.wants_idle) && !is_busy {
                 return Poll::Pending;
             }
@@ -191,6 +193,9 @@ impl Destinations {
             | Action::DrainZero { id, .. }
             | Action::DrainDiscard { id, .. }
             | Action::DrainFlush { id } => Outcome::Drained(id, self.send(order).await),
+            Action::Checkpoint(checkpoint) => {
+                Outcome::Checkpointed(self.write_checkpoint(checkpoint).await)
+            }
             Action::DrainGroup { .. } | Action::Answer { .. } => {
                 unreachable!("groups have turns, and answers are no orders")
             }
@@ -202,9 +207,10 @@ impl Destinations {
     async fn send_group(
         &self,
         changes: Vec<(Span, Sending)>,
+        checkpoint: Option<Checkpoint>,
         Turn { before, done }: Turn,
     ) -> Result<(), Failure> {
-        let mut group = Vec::with_capacity(changes.len());
+        let mut group = Vec::with_capacity(changes.len() + 1);
         for (span, sending) in changes {
             group.push(match sending {
                 Sending::Write(parts) => {
@@ -213,6 +219,10 @@ impl Destinations {
                 Sending::Zero(space) => GroupChange::Zero(span, space),
                 Sending::Discard => GroupChange::Discard(span),
             });
+        }
+        if let Some(checkpoint) = checkpoint {
+            let (at, bytes) = self.encoded(checkpoint);
+            group.push(GroupChange::Checkpoint(at, bytes));
         }
         let is_before_over = match before {
             Some(before) => before.await.is_err(),
@@ -277,7 +287,15 @@ impl Destinations {
         Ok(whole.freeze())
     }
 
-    async fn checkpoint(&self, at: u64, bytes: Bytes) -> Result<(), Failure> {
+    /// Where a checkpoint goes, and its bytes.
+    fn encoded(&self, checkpoint: Checkpoint) -> (u64, Bytes) {
+        let place = self.checkpoint.expect("there is none without a place for it");
+        let len = usize::try_from(place.len).expect("a block fits memory");
+        (place.at, checkpoint.encode(len).into())
+    }
+
+    async fn write_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), Failure> {
+        let (at, bytes) = self.encoded(checkpoint);
         let written = self.inner.write(at, bytes, Durability::Durable).await;
         written.map_err(|why| self.of_store(&why))
     }

@@ -70,6 +70,12 @@ pub trait Connect: fmt::Display + fmt::Debug + Send + Sync + Sized + 'static {
         let _ = (on, change);
     }
 
+    /// Told before anything runs on a connection in the place of another: the groups that were not answered, in order. One
+    /// that is known to have been carried out need not be again.
+    fn resume<'a>(&self, on: &Self::Volume, groups: impl Iterator<Item = &'a Self::Change>) {
+        let _ = (on, groups);
+    }
+
     /// Gives a connection up at once: what is under way on it fails soon.
     fn abandon(&self, on: &Self::Volume);
 

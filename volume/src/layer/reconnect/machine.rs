@@ -179,6 +179,15 @@ impl<R: Replay> Recovery<R> {
         }
     }
 
+    /// The groups that have not ended, in order.
+    pub fn groups(&self) -> impl Iterator<Item = &R> {
+        let changes = self.requests.iter().filter_map(|(_, request)| match &request.kind {
+            Kind::Change(change) => Some(change),
+            _ => None,
+        });
+        changes.filter(|change| change.is_group())
+    }
+
     fn settle(&mut self, id: u64, link: u64, end: End) {
         let Some(request) = self.requests.remove(id) else { return };
         self.overdue.remove(&id);

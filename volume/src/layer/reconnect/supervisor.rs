@@ -387,6 +387,7 @@ impl<C: Connect> Supervisor<C> {
                 let (kept, bytes) = state.machine.unflushed();
                 tracing::warn!(target, kept, bytes, "connected again");
                 self.connect.connected(&state.link.1, &link);
+                self.connect.resume(&link, state.machine.groups());
                 state.link = (state.link.0 + 1, Arc::new(link));
                 state.machine.connected(self.runtime.now());
             }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use volume::layer::journal::{FileWork, JournalFile};
+use volume::layer::journal::{Checkpoint, FileWork, JournalFile};
 use volume::layer::reconnect::{Runtime, Task};
 use volume::{
     Durability, Error, ExtentMap, GroupChange, Kind, Ordered, Shape, Space, Span, Verb, Volume,
@@ -14,7 +14,7 @@ use volume::{
 };
 
 use crate::disk::Disk;
-use crate::store::{Store, ZERO, block, blocks, stamps};
+use crate::store::{Store, ZERO, block, blocks, stamp_of, stamps};
 
 /// What is under way outside the client.
 #[derive(Clone, Debug)]
@@ -24,15 +24,13 @@ pub(super) enum Io {
     StoreWrite(Durability),
     StoreFlush,
     StoreGroup,
-    Checkpoint(Bytes),
+    Checkpoint,
 }
 
 /// All that is outside the client, and survives it.
 pub(super) struct Environment {
     pub(super) disk: Disk,
     pub(super) store: Store,
-    /// What stands where the store has room for it.
-    pub(super) checkpoint: Bytes,
     /// Requests to the store are refused from now on: another writer has it.
     pub(super) is_fenced: bool,
     /// Requests to the store fail.
@@ -51,7 +49,6 @@ impl Environment {
         Self {
             disk,
             store,
-            checkpoint: Bytes::new(),
             is_fenced: false,
             is_store_broken: false,
             has_failed_group: false,
@@ -133,17 +130,16 @@ impl Handle {
                 environment.store.end_group(id);
                 true
             }
-            Io::Checkpoint(bytes) if !environment.is_fenced && !environment.is_store_broken => {
-                environment.checkpoint = bytes;
+            Io::Checkpoint if !environment.is_fenced && !environment.is_store_broken => {
+                environment.store.end_durably(id);
                 true
             }
-            Io::Checkpoint(_) => false,
             Io::StoreGroup => {
                 environment.store.refuse(id);
                 environment.has_failed_group = true;
                 false
             }
-            Io::StoreWrite(_) => {
+            Io::StoreWrite(_) | Io::Checkpoint => {
                 environment.store.refuse(id);
                 false
             }
@@ -209,8 +205,10 @@ impl Volume for StoreEnd {
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
         let span = Span::new(at, data.len() as u64);
         if span.at >= self.1.size {
+            let stamp = stamp_of(&Checkpoint::decode(&data).unwrap());
             return Box::pin(async move {
-                let done = self.0.perform(Io::Checkpoint(data), |_, _| {}).await;
+                let begin = |all: &mut Environment, id| all.store.begin(id, span, &[stamp]);
+                let done = self.0.perform(Io::Checkpoint, begin).await;
                 done.then_some(()).ok_or_else(|| Error::new(Kind::Gone, Verb::Write, span))
             });
         }
@@ -240,6 +238,10 @@ impl Ordered for StoreEnd {
     fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
         let stamps = |change: GroupChange| match change {
             GroupChange::Write(at, data) => (Span::new(at, data.len() as u64), stamps(&data)),
+            GroupChange::Checkpoint(at, data) => {
+                let stamp = stamp_of(&Checkpoint::decode(&data).unwrap());
+                (Span::new(at, data.len() as u64), vec![stamp])
+            }
             GroupChange::Zero(span, _) | GroupChange::Discard(span) => {
                 (span, vec![ZERO; blocks(span).len()])
             }

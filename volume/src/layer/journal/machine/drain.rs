@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::interface::{Action, DrainWindow};
+use crate::layer::journal::checkpoint::{CHECKPOINT_LEN, Checkpoint};
 use crate::layer::journal::intervals::Intervals;
 use crate::layer::journal::overlay::{Sending, bytes_of};
 use crate::{Durability, Span};
@@ -52,15 +53,19 @@ struct Sent {
     is_single: bool,
     /// It is handed over whole, and bytes of its writes.
     whole: Option<u64>,
+    /// It has a checkpoint, which says that the store has all groups before it.
+    has_checkpoint: bool,
     /// A flush that covers it is under way.
     is_flushing: bool,
     is_durable: bool,
 }
 
 impl Sent {
-    const fn new(number: u64, left: Requests, is_single: bool, whole: Option<u64>) -> Self {
+    fn new(Blocked { number, requests: left, whole }: Blocked, has_checkpoint: bool) -> Self {
+        // Nothing makes a discard durable but a flush.
+        let is_single = left.len() == 1 && left[0].1 != Sending::Discard;
         let (is_flushing, is_durable) = (false, false);
-        Self { number, left, running: 0, is_single, whole, is_flushing, is_durable }
+        Self { number, left, running: 0, is_single, whole, has_checkpoint, is_flushing, is_durable }
     }
 
     /// All of it was carried out, and no flush was sent since.
@@ -82,9 +87,20 @@ struct Blocked {
     whole: Option<u64>,
 }
 
+/// What the store is told of how far it has come.
+#[derive(Debug)]
+struct Telling {
+    /// The last group that a checkpoint told of which was no part of a group.
+    told: u64,
+    /// Such a checkpoint is under way: one in a group could be written over by it.
+    is_under_way: bool,
+}
+
 /// Where sending is.
 #[derive(Debug)]
 pub(super) struct Drain {
+    /// None where the store has no room for a checkpoint.
+    telling: Option<Telling>,
     /// A group that shares bytes with what would be sent again after a crash.
     blocked: Option<Blocked>,
     /// In order.
@@ -98,13 +114,16 @@ pub(super) struct Drain {
     next_id: u64,
     /// The last group that is durable at the store.
     group: u64,
-    /// What was sent of groups behind the one that the stable superblock names, with the group.
+    /// What was sent of groups behind the one that the stable superblock names, or the last checkpoint of a group, with the
+    /// group.
     sent: Intervals<u64>,
 }
 
 impl Drain {
-    pub(super) const fn new(group: u64) -> Self {
+    /// Nothing is under way, and the store has all up to `group`.
+    pub(super) fn new(group: u64, has_checkpoint: bool) -> Self {
         Self {
+            telling: has_checkpoint.then_some(Telling { told: group, is_under_way: false }),
             blocked: None,
             groups: VecDeque::new(),
             running: BTreeMap::new(),
@@ -166,29 +185,60 @@ impl Drain {
     }
 
     fn unblock(&mut self) {
-        let sent = &self.sent;
-        let may_be_sent = |Blocked { requests, .. }: &mut Blocked| {
-            let is_shared = requests.iter().any(|(span, _)| sent.overlaps(*span));
-            let is_many = sent.len() + requests.len() > SENT_MAX && sent.len() > 0;
-            !is_shared && !is_many
-        };
-        let Some(Blocked { number, requests, whole }) = self.blocked.take_if(may_be_sent) else {
-            return;
-        };
-        requests.iter().for_each(|(span, _)| self.sent.insert(*span, number));
-        // Nothing makes a discard durable but a flush.
-        let is_single = requests.len() == 1 && requests[0].1 != Sending::Discard;
-        self.groups.push_back(Sent::new(number, requests, is_single, whole));
+        let Some(Blocked { requests, whole, .. }) = &self.blocked else { return };
+        let is_shared = requests.iter().any(|(span, _)| self.sent.overlaps(*span));
+        let is_many = self.sent.len() + requests.len() > SENT_MAX && self.sent.len() > 0;
+        let is_apart = !is_shared && !is_many;
+        // It says of those before that they are not sent again.
+        let may_tell = self.telling.as_ref().is_some_and(|telling| !telling.is_under_way);
+        let has_checkpoint = !is_apart && whole.is_some() && may_tell;
+        let Some(blocked) = self.blocked.take_if(|_| is_apart || has_checkpoint) else { return };
+        if has_checkpoint {
+            self.sent = Intervals::new();
+        }
+        let spans = blocked.requests.iter().map(|(span, _)| *span);
+        spans.for_each(|span| self.sent.insert(span, blocked.number));
+        self.groups.push_back(Sent::new(blocked, has_checkpoint));
+    }
+
+    /// Whether a checkpoint is to be written that is no part of a group, and tells of [`Self::group`]: if it says anything
+    /// new, and none is under way.
+    pub(super) fn begin_checkpoint(&mut self) -> bool {
+        let is_under_way = self.groups.iter().any(|group| group.has_checkpoint);
+        let Some(telling) = &mut self.telling else { return false };
+        if is_under_way || telling.is_under_way || telling.told >= self.group {
+            return false;
+        }
+        *telling = Telling { told: self.group, is_under_way: true };
+        true
+    }
+
+    /// It was written; or not, and no group depends on one from then on.
+    pub(super) fn checkpointed(&mut self, is_written: bool) {
+        if let Some(telling) = &mut self.telling {
+            telling.is_under_way = false;
+        }
+        self.telling.take_if(|_| !is_written);
+        self.unblock();
     }
 
     /// What is sent now, with at most so much in flight, and at least one request. A group of one request takes no flush
-    /// behind it, and so one round trip.
-    pub(super) fn send(&mut self, window: &DrainWindow, actions: &mut VecDeque<Action>) {
+    /// behind it, and so one round trip. `stable` is the last frame that is, in which journal.
+    pub(super) fn send(
+        &mut self,
+        window: &DrainWindow,
+        stable: (u64, [u8; 16]),
+        actions: &mut VecDeque<Action>,
+    ) {
         for group in &mut self.groups {
             if let Some(bytes) = group.whole {
                 if group.left.is_empty() {
                     continue;
                 }
+                let (frame, journal) = stable;
+                let before = Checkpoint { journal, frame, group: group.number - 1 };
+                let checkpoint = group.has_checkpoint.then_some(before);
+                let bytes = bytes + if checkpoint.is_some() { CHECKPOINT_LEN } else { 0 };
                 let most = window.bytes.max(WHOLE_IN_FLIGHT);
                 if self.bytes + bytes > most && !self.running.is_empty() {
                     return;
@@ -198,7 +248,7 @@ impl Drain {
                 self.running.insert(id, (group.number, bytes));
                 self.bytes += bytes;
                 group.running = 1;
-                actions.push_back(Action::DrainGroup { id, changes });
+                actions.push_back(Action::DrainGroup { id, changes, checkpoint });
                 continue;
             }
             let durability =

@@ -1,5 +1,6 @@
 //! What the machine is told, and what it says.
 
+use crate::layer::journal::checkpoint::Checkpoint;
 use crate::layer::journal::overlay::{Part, Sending};
 use crate::{Durability, Space, Span};
 
@@ -26,6 +27,8 @@ pub struct Settings {
     pub drain_segment: u64,
     /// Groups are handed over whole, many at a time, to a store that keeps their order.
     pub is_ordered: bool,
+    /// The store has room for a [`Checkpoint`].
+    pub has_checkpoint: bool,
     /// Every discarded block reads as zeroes: [`Discard::reads_zeroes`](crate::Discard::reads_zeroes), and a
     /// granularity not above the block size.
     pub discard_zeroes: bool,
@@ -44,6 +47,7 @@ impl Settings {
         drain_bytes_max: 96 << 20,
         drain_segment: 1 << 20,
         is_ordered: false,
+        has_checkpoint: false,
         discard_zeroes: false,
     };
 }
@@ -131,7 +135,11 @@ pub enum Action {
         id: u64,
         /// What it consists of; nothing overlaps.
         changes: Vec<(Span, Sending)>,
+        /// What is written to the place of the checkpoint as a part of it.
+        checkpoint: Option<Checkpoint>,
     },
+    /// Write the checkpoint, durably; [`super::Journal::checkpointed`] follows.
+    Checkpoint(Checkpoint),
     /// A request has ended.
     Answer {
         /// The caller's id.
@@ -154,6 +162,7 @@ impl Action {
                 | Self::DrainDiscard { .. }
                 | Self::DrainFlush { .. }
                 | Self::DrainGroup { .. }
+                | Self::Checkpoint(_)
         )
     }
 }

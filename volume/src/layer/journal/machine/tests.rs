@@ -52,6 +52,7 @@ impl JournalHarness {
             | Action::DrainDiscard { id, .. }
             | Action::DrainFlush { id }
             | Action::DrainGroup { id, .. } => self.journal.drained(id, Ok(())),
+            Action::Checkpoint(_) => self.journal.checkpointed(Ok(())),
             Action::Answer { .. } => unreachable!("it is no I/O"),
         }
         self.poll();
@@ -79,6 +80,13 @@ impl JournalHarness {
         self.poll();
     }
 
+    /// Writes the first page, flushes, and lets the journal have it.
+    fn commit(&mut self, id: u64) {
+        self.write(id, 0, 4096, Durability::Volatile);
+        self.flush(id + 1);
+        self.settle_disk();
+    }
+
     fn flush(&mut self, id: u64) {
         self.journal.flush(id);
         self.poll();
@@ -104,10 +112,12 @@ impl JournalHarness {
             }
             Action::DrainDiscard { span, .. } => Some(format!("discard {span}")),
             Action::DrainFlush { .. } => Some("flush".to_owned()),
-            Action::DrainGroup { changes, .. } => {
+            Action::DrainGroup { changes, checkpoint, .. } => {
                 let spans = changes.iter().map(|(span, _)| span.to_string());
-                Some(format!("group {}", spans.collect::<Vec<_>>().join(" ")))
+                let told = checkpoint.map(|it| format!("all up to {}", it.group));
+                Some(format!("group {}", spans.chain(told).collect::<Vec<_>>().join(" ")))
             }
+            Action::Checkpoint(checkpoint) => Some(format!("checkpoint {}", checkpoint.group)),
             _ => None,
         };
         self.held.iter().filter_map(name).collect()
@@ -565,6 +575,77 @@ fn group_waits_for_one_that_it_overlaps_though_the_store_keeps_their_order() {
     }
     harness.settle_disk();
     assert_eq!(harness.sent(), ["group 0+4096", "group 8192+4096"]);
+    harness.settle();
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
+const WITH_CHECKPOINT: Settings = Settings { has_checkpoint: true, ..ORDERED };
+
+/// The first that overlaps one before says that all before are there; those behind it may overlap them too.
+#[test]
+fn group_does_not_wait_for_one_that_it_overlaps_where_a_checkpoint_tells_them_apart() {
+    let mut harness = JournalHarness::new(64, WITH_CHECKPOINT);
+    for (number, at) in [(0, 0), (1, 8192), (2, 0), (3, 8192), (4, 0)] {
+        harness.write(2 * number, at, 4096, Durability::Volatile);
+        harness.flush(2 * number + 1);
+    }
+    harness.settle_disk();
+    let sent = [
+        "group 0+4096",
+        "group 8192+4096",
+        "group 0+4096 all up to 2",
+        "group 8192+4096",
+        "group 0+4096 all up to 4",
+    ];
+    assert_eq!(harness.sent(), sent);
+    harness.settle();
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
+/// It could be written over the one that a group has.
+#[test]
+fn checkpoint_of_its_own_is_not_under_way_beside_one_of_a_group() {
+    let mut harness = JournalHarness::new(64, WITH_CHECKPOINT);
+    harness.journal.checkpoint();
+    harness.poll();
+    assert!(harness.sent().is_empty(), "there is nothing to tell");
+    harness.commit(0);
+    harness.commit(2);
+    harness.journal.checkpoint();
+    harness.poll();
+    assert_eq!(harness.sent(), ["group 0+4096", "group 0+4096 all up to 1"]);
+    harness.settle();
+    harness.commit(4);
+    harness.settle();
+    harness.journal.checkpoint();
+    harness.poll();
+    harness.commit(6);
+    harness.commit(8);
+    assert_eq!(
+        harness.sent(),
+        ["checkpoint 3", "group 0+4096"],
+        "after a superblock; the next waits"
+    );
+    let first = harness.held.pop_front().unwrap();
+    harness.done(first);
+    assert_eq!(harness.sent(), ["group 0+4096", "group 0+4096 all up to 4"]);
+    harness.settle();
+    assert_eq!(harness.journal.status().unsent, 0);
+}
+
+/// A place that cannot be written must not be what a group fails for.
+#[test]
+fn groups_do_without_a_checkpoint_once_one_was_not_written() {
+    let mut harness = JournalHarness::new(64, WITH_CHECKPOINT);
+    harness.commit(0);
+    harness.settle();
+    harness.journal.checkpoint();
+    harness.poll();
+    assert!(matches!(harness.held.pop_front(), Some(Action::Checkpoint(_))));
+    harness.journal.checkpointed(Err(()));
+    harness.commit(2);
+    harness.commit(4);
+    assert_eq!(harness.sent(), ["group 0+4096"], "it waits for an answer, and a superblock");
     harness.settle();
     assert_eq!(harness.journal.status().unsent, 0);
 }
