@@ -16,7 +16,7 @@ const SENT_MAX: usize = 4096;
 /// Groups under way.
 const GROUPS_MAX: usize = 64;
 
-/// The same where the store keeps their order: 256 of them in a round trip of 75 ms are 3,400 in a second.
+/// The same where the store keeps their order: more than fit the commands that a target takes at a time.
 const ORDERED_MAX: usize = 256;
 
 /// The most changes of a group that is handed over whole, and the most bytes: it is repeated as a whole, and nothing behind
