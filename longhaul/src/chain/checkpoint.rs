@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use volume::layer::journal::{CHECKPOINT_LEN, Checkpoint, Recovered, Stale};
+use volume::layer::journal::{CHECKPOINT_LEN, Checkpoint, JournalFile as _, Recovered, Stale};
 use volume::{Durability, Span, Volume};
 
 use crate::failure::{Failure, Outcome, print_error};
 use crate::luks;
 use crate::printable::{Quoted as _, Shown as _};
+use crate::store::journal_file::OpenFile;
 
 /// Where checkpoints are written, in whole blocks; `None` if the place that begins at `at` has no such.
 pub(super) fn span(at: u64, volume: &dyn Volume) -> Option<Span> {
@@ -85,17 +86,16 @@ pub(super) async fn is_older(
 pub(super) async fn force(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
-    found: &Recovered,
-    path: &Path,
+    (file, found): (&OpenFile, &Recovered),
 ) -> Outcome {
     if let Some(stale) = stale(volume, place, found).await? {
         print_error(&format_args!(
             "longhaul: what the journal {} holds replaces what is newer: {stale}",
-            path.shown()
+            file.path().shown()
         ));
     }
     // What is there may say of another life of it what the volume has.
-    begin(volume, place, found).await.map(drop)
+    begin(volume, place, (file, found)).await.map(drop)
 }
 
 /// Whether the header says that this journal is used, and has not come to a clean end.
@@ -109,9 +109,15 @@ async fn is_named(volume: &Arc<dyn Volume>, found: &Recovered) -> bool {
 pub(super) async fn begin(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
-    found: &Recovered,
+    (file, found): (&OpenFile, &Recovered),
 ) -> Outcome<bool> {
     let Some(place) = place else { return Ok(false) };
+    // The end of it may have been read from a cache, and must not be named if a power cut can take it away. Where that fails
+    // the journal finds it out too, and goes on without its file.
+    if let Err(why) = file.sync().await {
+        tracing::debug!(%why, "no checkpoint was written");
+        return Ok(false);
+    }
     let len = usize::try_from(place.len).expect("a block fits memory");
     let bytes = Checkpoint::of(found).encode(len);
     // Not in one: after a durable write that failed a file's server refuses every flush.

@@ -226,8 +226,10 @@ async fn open(
         })
     });
     let recovered = taken(&file, found, &beneath.volume, (&label, place), how).await?;
-    let has_checkpoint = !recovered.changes.is_empty()
-        || checkpoint::begin(&beneath.volume, place, &recovered).await?;
+    // Of a volume that is used as it is stored its user may have written all that was sent.
+    let may_begin = is_decrypted || recovered.changes.is_empty();
+    let has_checkpoint =
+        may_begin && checkpoint::begin(&beneath.volume, place, (&file, &recovered)).await?;
     note(beneath, (&recovered, former), token).await;
     // Before anything is accepted: an attachment without the journal must be told. From here on nothing fails.
     writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
@@ -280,8 +282,6 @@ async fn taken(
     if !fits(&there, &found, label, shape, is_default)? {
         return begin(file, label, shape).await;
     }
-    // The end of it may have been read from a cache: a checkpoint must not name what a power cut takes away.
-    file.sync().await.or_fail(|| "cannot synchronise it".to_owned())?;
     if found.changes.is_empty() {
         if !checkpoint::is_older(volume, place, &found, file.path()).await? {
             return Ok(found);
@@ -292,7 +292,7 @@ async fn taken(
     if !is_resumed {
         // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
         refuse_other_header(&there, label)?;
-        checkpoint::force(volume, place, &found, file.path()).await?;
+        checkpoint::force(volume, place, (file, &found)).await?;
     } else {
         checkpoint::check(volume, place, &mut found).await?;
     }

@@ -287,6 +287,11 @@ impl Simulation {
         self.handle.lock().under_way.len()
     }
 
+    /// What is under way, in order.
+    fn sent(&self) -> Vec<Io> {
+        self.handle.lock().under_way.values().cloned().collect()
+    }
+
     fn complete(&mut self, index: usize) {
         self.handle.complete(index);
         self.poll();
@@ -680,6 +685,32 @@ fn older_copy_of_the_file_is_known_once_the_store_was_told_of_more() {
     simulation.settle();
     assert!(matches!(admitted(&simulation, &copy), Err(Stale::Copy { .. })));
     simulation.crash(Crash::Power, &mut || false).finish();
+}
+
+/// On another connection it would be written again, over one of a group.
+#[test]
+fn checkpoint_is_flushed_before_a_group_has_one() {
+    let mut simulation = Simulation::made(FlushPolicy::Local, None, true);
+    simulation.settle();
+    simulation.request(Request::WriteDurable(span(0, 1)));
+    simulation.settle_file();
+    assert!(matches!(simulation.sent()[..], [Io::StoreGroup]));
+    simulation.settle_file();
+    simulation.complete(0);
+    assert!(matches!(simulation.sent()[..], [Io::Checkpoint]));
+    let groups = |simulation: &mut Simulation| {
+        simulation.request(Request::WriteDurable(span(0, 1)));
+        simulation.settle_file();
+        simulation.sent().iter().filter(|io| matches!(io, Io::StoreGroup)).count()
+    };
+    assert_eq!((groups(&mut simulation), groups(&mut simulation)), (1, 1), "one by a superblock");
+    simulation.complete(0);
+    assert!(simulation.sent().iter().any(|io| matches!(io, Io::StoreFlush)));
+    assert_eq!(groups(&mut simulation), 1);
+    let flush = simulation.sent().iter().position(|io| matches!(io, Io::StoreFlush)).unwrap();
+    simulation.complete(flush);
+    assert_eq!(groups(&mut simulation), 4, "all of them");
+    simulation.finish();
 }
 
 /// Where nothing is written nothing is told, and no write waits for it.

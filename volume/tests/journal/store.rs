@@ -38,7 +38,8 @@ pub(crate) fn blocks(span: Span) -> std::ops::Range<usize> {
 /// The stamp of a checkpoint.
 pub(crate) fn stamp_of(checkpoint: &Checkpoint) -> u64 {
     assert_eq!(checkpoint.journal, JOURNAL);
-    checkpoint.frame << 32 | checkpoint.group
+    assert!(checkpoint.epoch < 1 << 16 && checkpoint.group < 1 << 24 && checkpoint.frame < 1 << 24);
+    checkpoint.epoch << 48 | checkpoint.frame << 24 | checkpoint.group
 }
 
 /// What it holds. The last block has the checkpoint, and belongs to no user.
@@ -174,7 +175,8 @@ impl Store {
     /// The one that is found there.
     pub(crate) fn checkpoint(&self) -> Checkpoint {
         let stamp = self.newest(self.blocks());
-        Checkpoint { journal: JOURNAL, frame: stamp >> 32, group: stamp & 0xffff_ffff }
+        let (frame, group) = (stamp >> 24 & 0xff_ffff, stamp & 0xff_ffff);
+        Checkpoint { journal: JOURNAL, frame, group, epoch: stamp >> 48 }
     }
 
     /// Puts one there, durably.

@@ -592,6 +592,7 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
 
     /// What is offered of a unit does not change by itself, as the size of an NBD export does not.
     fn connected(&self, last: &Self::Volume, new: &Self::Volume) {
+        new.group_order.follow(&last.group_order);
         if self.is_leaving.load(Ordering::Relaxed) {
             new.session().hurry();
         }

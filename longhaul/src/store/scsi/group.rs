@@ -26,6 +26,7 @@ impl<S: Session> Link<S> {
         self.still_whole()?;
         if !self.keeps_order() {
             self.alone(group).await?;
+            self.group_order.answered(group.id);
             // Nobody waits for it if this is the last.
             let _ = queued.send(());
             return Ok(());
@@ -40,7 +41,9 @@ impl<S: Session> Link<S> {
             return Err(error);
         }
         self.session().settle().await.map_err(UnitError::Lost)?;
-        self.still_whole()
+        self.still_whole()?;
+        self.group_order.answered(group.id);
+        Ok(())
     }
 
     /// These groups were not answered on an earlier session, in their order. Of the last the checkpoint of which is there all

@@ -1,7 +1,8 @@
 //! The order of groups of changes on one session.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -9,8 +10,8 @@ use tokio::sync::oneshot;
 #[derive(Debug, Default)]
 pub(super) struct GroupOrder {
     queue: Mutex<Queue>,
-    /// Those before the one of this name were carried out on an earlier session.
-    carried_out: OnceLock<u64>,
+    /// Those of a lower name were carried out, on this session or an earlier one.
+    first: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -37,14 +38,24 @@ impl GroupOrder {
         queue.waiting.insert(id, Waiting { before, on_its_way });
     }
 
-    /// Groups before this one are not carried out again. It is told before any is appended.
+    /// Groups before this one were carried out.
     pub(super) fn begin_at(&self, id: u64) {
-        let _ = self.carried_out.set(id);
+        self.first.fetch_max(id, Ordering::Relaxed);
     }
 
-    /// Whether it was carried out on an earlier session.
+    /// A group was answered, and so were all before it carried out, whatever became of their answers.
+    pub(super) fn answered(&self, id: u64) {
+        self.begin_at(id + 1);
+    }
+
+    /// What was carried out on the session before this one is not again.
+    pub(super) fn follow(&self, last: &Self) {
+        self.begin_at(last.first.load(Ordering::Relaxed));
+    }
+
+    /// Whether it was carried out.
     pub(super) fn is_carried_out(&self, id: u64) -> bool {
-        self.carried_out.get().is_some_and(|first| id < *first)
+        id < self.first.load(Ordering::Relaxed)
     }
 
     /// Waits until all groups before are on their way. Gives what is to be told when this one is; nothing if one before
@@ -58,5 +69,22 @@ impl GroupOrder {
             Some(before) => before.await.ok().map(|()| waiting.on_its_way),
             None => Some(waiting.on_its_way),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of two connections of a session one may be lost with the answer of an earlier group.
+    #[test]
+    fn group_before_one_that_was_answered_is_not_carried_out_again() {
+        let (before, after) = (GroupOrder::default(), GroupOrder::default());
+        before.begin_at(3);
+        before.answered(6);
+        after.follow(&before);
+        assert!(after.is_carried_out(5) && after.is_carried_out(6) && !after.is_carried_out(7));
+        after.begin_at(4);
+        assert!(after.is_carried_out(6), "what is known once stays so");
     }
 }

@@ -10,7 +10,7 @@ use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
 use proto::scsi::writer::{self, NotHeld, Registrants};
 use proto::scsi::{Blocks, Status};
-use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
+use volume::{Discard, Durability, Extent, Kind, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::change::{Change, usize_of, within};
 use super::device::{self, Device, DeviceError};
@@ -120,7 +120,7 @@ impl<S: Session> Link<S> {
         checkpoint: Option<&Span>,
     ) -> Result<(), UnitError> {
         if let Some(place) = checkpoint {
-            self.checkpoint = Some(self.read(*place).await?);
+            self.checkpoint = self.checkpoint_at(*place).await?;
         }
         self.through = !before.has_write_cache();
         if self.through && self.shape.write_cache {
@@ -131,6 +131,18 @@ impl<S: Session> Link<S> {
             self.sync().await?;
         }
         Ok(())
+    }
+
+    /// What is found there; nothing where the disk has lost it: then all groups that were not answered are sent again.
+    async fn checkpoint_at(&self, place: Span) -> Result<Option<Bytes>, UnitError> {
+        match self.read(place).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(why) if matches!(why.kind(), Kind::Medium | Kind::Integrity) => {
+                tracing::warn!(%why, "the checkpoint of a journal cannot be read");
+                Ok(None)
+            }
+            Err(why) => Err(why),
+        }
     }
 
     pub(in crate::store) const fn session(&self) -> &S {

@@ -18,6 +18,8 @@ pub struct Checkpoint {
     pub frame: u64,
     /// A group of it that was durable at the store, as all before it.
     pub group: u64,
+    /// In which epoch of it that was so. In a later one older groups may have been sent again.
+    pub epoch: u64,
 }
 
 /// Why what a journal holds must not be sent.
@@ -40,8 +42,8 @@ impl Checkpoint {
     /// That of a journal as it was read.
     #[must_use]
     pub const fn of(found: &Recovered) -> Self {
-        let Superblock { id, drained_group, .. } = found.superblock;
-        Self { journal: id, frame: found.head.seq - 1, group: drained_group }
+        let Superblock { id, drained_group, epoch, .. } = found.superblock;
+        Self { journal: id, frame: found.head.seq - 1, group: drained_group, epoch }
     }
 
     /// The bytes at its place, `len` of them and at least 512.
@@ -54,6 +56,7 @@ impl Checkpoint {
         bytes.extend_from_slice(&self.journal);
         bytes.extend_from_slice(&self.frame.to_le_bytes());
         bytes.extend_from_slice(&self.group.to_le_bytes());
+        bytes.extend_from_slice(&self.epoch.to_le_bytes());
         with_sum(bytes, len)
     }
 
@@ -65,7 +68,8 @@ impl Checkpoint {
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let mut fields = fields_of(bytes, MAGIC)?;
         fields.take(4)?;
-        Ok(Self { journal: fields.array()?, frame: fields.u64()?, group: fields.u64()? })
+        let (journal, frame) = (fields.array()?, fields.u64()?);
+        Ok(Self { journal, frame, group: fields.u64()?, epoch: fields.u64()? })
     }
 
     /// Whether what was `found` is the journal that this is of, as it is or as it was later.
@@ -84,8 +88,11 @@ impl Checkpoint {
         }
     }
 
-    /// Takes away from an admitted journal what the store has.
+    /// Takes away from an admitted journal what the store has, if nothing was sent from it since.
     pub fn apply(&self, found: &mut Recovered) {
+        if self.epoch != found.superblock.epoch {
+            return;
+        }
         found.changes.retain(|change| change.group > self.group);
         found.superblock.drained_group = found.superblock.drained_group.max(self.group);
     }
@@ -109,8 +116,8 @@ mod tests {
     #[test]
     fn checkpoint_is_read_as_it_was_written() {
         let checkpoint = Checkpoint::of(&found(41));
-        assert_eq!(checkpoint, Checkpoint { journal: ID, frame: 41, group: 0 });
-        let checkpoint = Checkpoint { group: 17, ..checkpoint };
+        assert_eq!(checkpoint, Checkpoint { journal: ID, frame: 41, group: 0, epoch: 0 });
+        let checkpoint = Checkpoint { group: 17, epoch: 3, ..checkpoint };
         for len in [512, 4096, 65_536] {
             let bytes = checkpoint.encode(len);
             assert_eq!(bytes.len(), len);
@@ -134,7 +141,7 @@ mod tests {
 
     #[test]
     fn journal_that_ends_before_its_checkpoint_is_a_copy() {
-        let checkpoint = Checkpoint { journal: ID, frame: 41, group: 0 };
+        let checkpoint = Checkpoint { journal: ID, frame: 41, group: 0, epoch: 0 };
         assert_eq!(checkpoint.admit(&found(41)), Ok(()));
         assert_eq!(checkpoint.admit(&found(42)), Ok(()));
         let stale = Stale::Copy { found: 40, stated: 41 };
@@ -143,7 +150,7 @@ mod tests {
 
     #[test]
     fn journal_is_refused_by_the_checkpoint_of_another() {
-        let checkpoint = Checkpoint { journal: [8; 16], frame: 0, group: 0 };
+        let checkpoint = Checkpoint { journal: [8; 16], frame: 0, group: 0, epoch: 0 };
         assert_eq!(checkpoint.admit(&found(41)), Err(Stale::Replaced));
     }
 }

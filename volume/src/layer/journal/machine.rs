@@ -279,9 +279,14 @@ impl Journal {
         if self.over.is_some() || self.is_closing || !self.drain.begin_checkpoint() {
             return;
         }
-        let (frame, group) = (self.log.durable_seq(), self.drain.group());
-        let checkpoint = Checkpoint { journal: self.superblock.id, frame, group };
+        let checkpoint = self.checkpoint_of(self.drain.group());
         self.actions.push_back(Action::Checkpoint(checkpoint));
+    }
+
+    /// What is said now of a group that is durable at the store.
+    const fn checkpoint_of(&self, group: u64) -> Checkpoint {
+        let (journal, epoch) = (self.superblock.id, self.log.epoch());
+        Checkpoint { journal, frame: self.log.durable_seq(), group, epoch }
     }
 
     /// The checkpoint was written, or not: whether the store still takes anything is seen by what is sent.
@@ -453,8 +458,8 @@ impl Journal {
     /// Sends the next groups, or more of those under way (rules 6 and 7).
     fn send(&mut self) {
         loop {
-            let stable = (self.log.durable_seq(), self.superblock.id);
-            self.drain.send(&self.window, stable, &mut self.actions);
+            let now = self.checkpoint_of(self.drain.group());
+            self.drain.send(&self.window, now, &mut self.actions);
             let next = self.log.sendable(self.drain.begun());
             let Some((group, is_behind_flush)) = next.filter(|_| self.drain.wants_next()) else {
                 return;

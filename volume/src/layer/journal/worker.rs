@@ -296,7 +296,11 @@ impl Destinations {
 
     async fn write_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), Failure> {
         let (at, bytes) = self.encoded(checkpoint);
-        let written = self.inner.write(at, bytes, Durability::Durable).await;
+        // A flush, as it must not be written again on another connection once groups have their own.
+        let written = match self.inner.write(at, bytes, Durability::Volatile).await {
+            Ok(()) => self.inner.flush().await,
+            failed => failed,
+        };
         written.map_err(|why| self.of_store(&why))
     }
 

@@ -131,7 +131,7 @@ impl Handle {
                 true
             }
             Io::Checkpoint if !environment.is_fenced && !environment.is_store_broken => {
-                environment.store.end_durably(id);
+                environment.store.end(id);
                 true
             }
             Io::StoreGroup => {

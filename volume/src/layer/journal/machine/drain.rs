@@ -223,11 +223,11 @@ impl Drain {
     }
 
     /// What is sent now, with at most so much in flight, and at least one request. A group of one request takes no flush
-    /// behind it, and so one round trip. `stable` is the last frame that is, in which journal.
+    /// behind it, and so one round trip. A checkpoint says of a group what `now` says of the last one.
     pub(super) fn send(
         &mut self,
         window: &DrainWindow,
-        stable: (u64, [u8; 16]),
+        now: Checkpoint,
         actions: &mut VecDeque<Action>,
     ) {
         for group in &mut self.groups {
@@ -235,8 +235,7 @@ impl Drain {
                 if group.left.is_empty() {
                     continue;
                 }
-                let (frame, journal) = stable;
-                let before = Checkpoint { journal, frame, group: group.number - 1 };
+                let before = Checkpoint { group: group.number - 1, ..now };
                 let checkpoint = group.has_checkpoint.then_some(before);
                 let bytes = bytes + if checkpoint.is_some() { CHECKPOINT_LEN } else { 0 };
                 let most = window.bytes.max(WHOLE_IN_FLIGHT);

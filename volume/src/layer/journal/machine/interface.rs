@@ -138,7 +138,7 @@ pub enum Action {
         /// What is written to the place of the checkpoint as a part of it.
         checkpoint: Option<Checkpoint>,
     },
-    /// Write the checkpoint, durably; [`super::Journal::checkpointed`] follows.
+    /// Write the checkpoint, and flush the store; [`super::Journal::checkpointed`] follows.
     Checkpoint(Checkpoint),
     /// A request has ended.
     Answer {
