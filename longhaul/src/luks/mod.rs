@@ -69,6 +69,16 @@ pub async fn open(
     unlocked(volume, &key.into(), options).await.map(|(unlocked, _)| unlocked.plain)
 }
 
+/// The secret that opens a volume, if it is encrypted: nothing is written to it.
+pub async fn secret(
+    volume: Arc<dyn Volume>,
+    key: &Key,
+    options: Options,
+) -> Outcome<Option<Secret>> {
+    let Some(encrypted) = recognise(volume).await? else { return Ok(None) };
+    encrypted.unlock(key, options).await.map(|(_, secret)| Some(secret))
+}
+
 /// An open volume.
 struct Unlocked {
     /// Its plain text.

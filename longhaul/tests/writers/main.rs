@@ -273,6 +273,28 @@ fn no_key_command_changes_a_header_beside_a_live_attachment() {
     assert!(done, "{said}");
 }
 
+/// A typing error must not end the writing of another machine.
+#[test]
+fn nothing_is_taken_over_by_a_pass_phrase_that_opens_nothing() {
+    let bench = Bench::new(&[]);
+    for name in ["key", "other"] {
+        std::fs::write(bench.path().join(name), name).unwrap();
+    }
+    let init = ["key", "init", &bench.uri, "--passphrase-file", "key"];
+    let (said, done) =
+        bench.run(&[&init[..], &["--pbkdf-iterations", "4", "--pbkdf-memory", "32K"]].concat());
+    assert!(done, "{said}");
+    let holder = bench.attach("holder", &["--passphrase-file", "key"]);
+    let other = ["--take-over", "--initiator", "iqn.2001-04.com.example:second"];
+    let attach = ["attach", &bench.uri, "--nbd", "second.sock", "--passphrase-file", "other"];
+    let (said, done) = bench.run(&[&attach[..], &other].concat());
+    assert!(!done && said.contains("nothing was taken over"), "{said}");
+    assert!(bench.write(&holder, 1) && holder.process.stop().success());
+    let second = [&other[..], &["--passphrase-file", "key"]].concat();
+    let second = bench.attach("second", &second);
+    assert!(bench.reads(&second, 1) && second.process.stop().success());
+}
+
 #[test]
 fn attachment_that_was_killed_is_taken_over_by_its_machine_and_no_other() {
     let bench = Bench::new(&[]);
