@@ -28,8 +28,9 @@ const BACKGROUND_MAX: u16 = 512;
 const UNITS_MAX: u32 = (64 << 20) / UNIT;
 const UNIT: u32 = 4096;
 
-/// For how many seconds the kernel need not ask again for attributes: it is told when they change.
-const ATTRIBUTES_LAST: u64 = 3600;
+/// For how many seconds the kernel need not ask again for attributes: for ever, as it is told when they change. Who lists loop
+/// devices asks for those of their files, and would hang while nobody serves this one.
+const ATTRIBUTES_LAST: u64 = u32::MAX as u64;
 
 /// A change that comes when the server ends was never taken: whoever asks learns that.
 const ENDED: Errno = Errno::SHUTDOWN;

@@ -112,6 +112,9 @@ impl Server {
         if let Err(why) = server.file.connection.notify(Notice::AttributesChanged) {
             tracing::debug!(%why, "FUSE: the kernel keeps the attributes of the file");
         }
+        // It is to know them before somebody asks while nobody serves the file.
+        let path = server.point.path().to_owned();
+        spawn_blocking(move || drop(std::fs::symlink_metadata(path)));
         Ok(server)
     }
 
