@@ -155,10 +155,10 @@ const JOURNAL_UNSENT: &str = "it holds what was acknowledged to programs as stab
     nobody else has written since and the server has only forgotten its reservations. `attach`, `mount`, `copy`, `tune` and `key` go on without it if --take-over is said";
 
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
-const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows which places would be replaced; if nobody has written there since, add --force";
+pub(crate) const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows which places would be replaced; if nobody has written there since, add --force";
 
 /// The same, where another writer has the volume.
-const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log holds: look there, and end it, before `longhaul replay --force` \
+pub(crate) const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log holds: look there, and end it, before `longhaul replay --force` \
     is thought of; `longhaul replay --dry-run FILE` shows which places would be replaced";
 
 /// What to do about a unit that holds no blocks.

@@ -143,6 +143,15 @@ impl Failure {
         }
     }
 
+    /// Another hint, if it has one of these.
+    #[must_use]
+    pub fn hint_instead_of(self, those: &[&str], hint: &str) -> Self {
+        match &self.hint {
+            Some(found) if those.contains(&&**found) => self.hint(hint),
+            _ => self,
+        }
+    }
+
     /// All of it on one line, for the log.
     #[must_use]
     pub fn on_one_line(&self) -> String {

@@ -17,6 +17,7 @@ use super::unsent::sender_of;
 use crate::attachments;
 use crate::chain::{self, Contents, JournalOptions, JournalSource, OpenOptions};
 use crate::durable::sync_directory_of;
+use crate::explain::{NOT_RESUMED, NOT_RESUMED_BUT_HELD};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::journals;
 use crate::printable::{OneLine, Quoted as _, Shown as _};
@@ -283,10 +284,8 @@ impl Drain {
 
 /// What to do about a journal whose volume others may have written to. Nothing is to be forced where the server is only away.
 pub(super) fn not_resumed(why: Failure) -> Failure {
-    if why.is_fleeting() {
-        return why;
-    }
-    why.hint_if_any(
+    why.hint_instead_of(
+        &[NOT_RESUMED, NOT_RESUMED_BUT_HELD],
         "what the journal holds is sent only where nothing newer can be on the volume: `longhaul journal export` saves it, \
          `longhaul journal drain --force` sends it all the same, and `longhaul journal discard --lose` removes it",
     )

@@ -35,7 +35,8 @@ Examples:
   longhaul umount backup
 
 Exit code 0: everything that was written is durable on the volume. It waits for that however long it takes; an interruption
-leaves the process in the background to it.";
+leaves the process in the background to it. A server that is away is waited for ten seconds if a journal keeps the rest: exit
+code 1 then, and the next `mount` sends it.";
 
 /// How often it is said what the end waits for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
