@@ -1,6 +1,7 @@
 //! A copy whose source is lost when all of it was read.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -28,6 +29,12 @@ async fn copy_whose_source_is_gone_at_its_end_gives_its_destination_back() {
     let copy = Running::start(copy.stderr(log));
     tokio::time::timeout(PATIENCE, destination.held()).await.unwrap();
     source.cut();
+    // It is not to be done before it has noticed.
+    let last = Instant::now() + PATIENCE;
+    while !to.log("copy").contains("connection lost") {
+        assert!(Instant::now() < last, "it does not notice: {}", to.log("copy"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     destination.let_go();
     assert_eq!(copy.end().code(), Some(0), "all of it was read");
     let said = to.log("copy");
@@ -55,7 +62,7 @@ async fn copy_with_signal(
     copy.signal(signal);
     let heard = async {
         while !bench.log("copy").contains("stopping") {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     // A signal that is ignored is gone once it was sent.
