@@ -6,8 +6,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::store::{Store, store};
-use super::{Chain, GRACE, OpenOptions, assemble, end};
+use super::{Chain, Contents, GRACE, OpenOptions, Unlock, assemble, end};
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::luks;
+use crate::secret::Secret;
 use crate::store::abilities::{Abilities, Token};
 use crate::store::iscsi::Writers;
 use crate::uri::Uri;
@@ -29,9 +31,41 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     }
 }
 
-async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
+async fn begin(uri: &Uri, mut options: OpenOptions) -> Outcome<Chain> {
+    if let (Writers::TakeOver, Contents::Plain(unlock)) = (options.writers, &options.contents)
+        && let Some(secret) = secret_before(uri, unlock, &options).await?
+    {
+        options.contents = Contents::Plain(Unlock { key: secret.into(), ..unlock.clone() });
+    }
     let store = store(uri, &options).await?;
     open_over(uri, store, options).await
+}
+
+/// What opens a volume that is about to be taken over, found out before: the writer that is there must not be ended by a
+/// pass-phrase that is wrong. Where the volume cannot be read before it is taken over that stays open.
+async fn secret_before(
+    uri: &Uri,
+    unlock: &Unlock,
+    options: &OpenOptions,
+) -> Outcome<Option<Secret>> {
+    let looking = OpenOptions {
+        read_only: true,
+        login: options.login.clone(),
+        contents: Contents::Unseen,
+        writers: Writers::Unasked,
+        reconnect_limit: options.reconnect_limit,
+        stop: options.stop.clone(),
+        ..OpenOptions::default()
+    };
+    let Ok(store) = store(uri, &looking).await else { return Ok(None) };
+    let Ok(chain) = open_over(uri, store, looking).await else { return Ok(None) };
+    let secret = luks::secret(chain.volume(), &unlock.key, unlock.with);
+    let secret = options.stop.unless_called(secret).await.unwrap_or_else(|| Err(ended(uri)));
+    if let Err(why) = chain.close().await {
+        tracing::warn!(%why, "what was only looked at is not closed");
+    }
+    let named = |why: Failure| why.within_unless_named(&uri.to_string());
+    secret.map_err(|why| named(why).hint_first("nothing was taken over"))
 }
 
 /// Opens the chain over its store, which is let go of if that fails.

@@ -29,12 +29,10 @@ use super::named;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use super::trace_file::TraceFile;
 use super::unsent::{Unsent, tell_of_unsent};
-use super::{closing, unless_stopped};
 use crate::block_devices::devices_over;
-use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions, Unlock};
+use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
 use crate::front::kernel_device;
-use crate::luks;
 use crate::metered::Metered;
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
@@ -233,12 +231,6 @@ impl VolumeArgs {
             None => writers_of(self.writers.writers(), journal.as_ref())?,
         };
         let contents = contents.unwrap_or_else(|| self.encryption.contents(&uri.to_string()));
-        let contents = match (writers, contents) {
-            (Writers::TakeOver, Contents::Plain(unlock)) => {
-                Contents::Plain(self.unlocked_before(uri, unlock, stop).await?)
-            }
-            (_, contents) => contents,
-        };
         let contents = match kept {
             Some(kept) => kept.contents(contents),
             None => contents,
@@ -287,32 +279,6 @@ impl VolumeArgs {
         let opened = chain::open(uri, options).await;
         opened.map_err(|why| if is_resumed { not_resumed(why) } else { why })
     }
-
-    /// What opens a volume that is about to be taken over, found out before: the writer that is there must not be ended by a
-    /// pass-phrase that is wrong. Where the volume cannot be read before it is taken over that stays open.
-    async fn unlocked_before(&self, uri: &Uri, unlock: Unlock, stop: &Stop) -> Outcome<Unlock> {
-        let options = OpenOptions {
-            read_only: true,
-            login: self.login.login_to(&[uri]).await?,
-            contents: Contents::Unseen,
-            writers: Writers::Unasked,
-            reconnect_limit: self.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
-            stop: stop.clone(),
-            ..OpenOptions::default()
-        };
-        let Ok(chain) = chain::open(uri, options).await else { return Ok(unlock) };
-        let secret = closing(chain, async |chain| {
-            let opened = luks::secret(chain.volume(), &unlock.key, unlock.with);
-            unless_stopped(stop, opened).await
-        });
-        let secret = secret.await.map_err(|why| {
-            why.within_unless_named(&uri.to_string()).hint_first("nothing was taken over")
-        })?;
-        Ok(match secret {
-            Some(secret) => Unlock { key: secret.into(), ..unlock },
-            None => unlock,
-        })
-    }
 }
 
 /// Opens the volume, and offers it until `stop` is called or somebody asks it to end.
@@ -328,7 +294,7 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
     // What is mounted is unmounted before: that may have much to write.
     chain.leave_on(if background.is_some() { end.clone() } else { stop.clone() });
     let logs = async { Ok(chain.pending_logs(args.replay_log.place()).await) };
-    let logs = match unless_stopped(&stop, logs).await {
+    let logs = match super::unless_stopped(&stop, logs).await {
         Ok(logs) => logs,
         Err(why) => {
             chain.discard().await;

@@ -286,9 +286,16 @@ fn nothing_is_taken_over_by_a_pass_phrase_that_opens_nothing() {
     assert!(done, "{said}");
     let holder = bench.attach("holder", &["--passphrase-file", "key"]);
     let other = ["--take-over", "--initiator", "iqn.2001-04.com.example:second"];
-    let attach = ["attach", &bench.uri, "--nbd", "second.sock", "--passphrase-file", "other"];
-    let (said, done) = bench.run(&[&attach[..], &other].concat());
-    assert!(!done && said.contains("nothing was taken over"), "{said}");
+    std::fs::write(bench.path().join("in.img"), [1; 4096]).unwrap();
+    for command in [
+        &["attach", &bench.uri, "--nbd", "second.sock"][..],
+        &["copy", "in.img", &bench.uri, "--force"],
+        &["tune", &bench.uri],
+    ] {
+        let wrong = ["--passphrase-file", "other"];
+        let (said, done) = bench.run(&[command, &wrong, &other].concat());
+        assert!(!done && said.contains("nothing was taken over"), "{command:?}: {said}");
+    }
     assert!(bench.write(&holder, 1) && holder.process.stop().success());
     let second = [&other[..], &["--passphrase-file", "key"]].concat();
     let second = bench.attach("second", &second);
