@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use volume::layer::journal::{CHECKPOINT_LEN, Checkpoint, JournalFile as _, Recovered, Stale};
-use volume::{Durability, Span, Volume};
+use volume::{Span, Volume};
 
 use crate::failure::{Failure, Outcome, print_error};
 use crate::luks;
@@ -82,20 +82,20 @@ pub(super) async fn is_older(
     )))
 }
 
-/// Somebody wants all that it holds sent, whatever came later: says so if anything did. It is the journal of the volume then.
-pub(super) async fn force(
+/// Somebody wants all that it holds sent, whatever came later: says so if anything did.
+pub(super) async fn warn(
     volume: &Arc<dyn Volume>,
     place: Option<Span>,
-    (file, found): (&OpenFile, &Recovered),
+    found: &Recovered,
+    path: &Path,
 ) -> Outcome {
     if let Some(stale) = stale(volume, place, found).await? {
         print_error(&format_args!(
             "longhaul: what the journal {} holds replaces what is newer: {stale}",
-            file.path().shown()
+            path.shown()
         ));
     }
-    // What is there may say of another life of it what the volume has.
-    begin(volume, place, (file, found)).await.map(drop)
+    Ok(())
 }
 
 /// Whether the header says that this journal is used, and has not come to a clean end.
@@ -118,13 +118,7 @@ pub(super) async fn begin(
         tracing::debug!(%why, "no checkpoint was written");
         return Ok(false);
     }
-    let len = usize::try_from(place.len).expect("a block fits memory");
-    let bytes = Checkpoint::of(found).encode(len);
-    // Not in one: after a durable write that failed a file's server refuses every flush.
-    let written = match volume.write(place.at, bytes.into(), Durability::Volatile).await {
-        Ok(()) => volume.flush().await,
-        failed => failed,
-    };
+    let written = Checkpoint::of(found).write(&**volume, place).await;
     let Err(why) = written else { return Ok(true) };
     if let Ok(None) = stale(volume, Some(place), found).await {
         tracing::warn!(%why, "no checkpoint was written: an older copy of the journal is not known by one");

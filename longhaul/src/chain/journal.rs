@@ -226,8 +226,10 @@ async fn open(
         })
     });
     let recovered = taken(&file, found, &beneath.volume, (&label, place), how).await?;
-    // Of a volume that is used as it is stored its user may have written all that was sent.
-    let may_begin = is_decrypted || recovered.changes.is_empty();
+    // Of a volume that is used as it is stored its user may have written all that was sent. But where it is sent by force, what
+    // is there may say of another life of the journal what the volume has.
+    let is_forced = !writers.continues();
+    let may_begin = is_decrypted || is_forced || recovered.changes.is_empty();
     let has_checkpoint =
         may_begin && checkpoint::begin(&beneath.volume, place, (&file, &recovered)).await?;
     note(beneath, (&recovered, former), token).await;
@@ -292,7 +294,7 @@ async fn taken(
     if !is_resumed {
         // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
         refuse_other_header(&there, label)?;
-        checkpoint::force(volume, place, (file, &found)).await?;
+        checkpoint::warn(volume, place, &found, file.path()).await?;
     } else {
         checkpoint::check(volume, place, &mut found).await?;
     }

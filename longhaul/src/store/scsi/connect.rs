@@ -89,7 +89,7 @@ pub(super) struct Connector<T: Transport> {
     /// Where changes are told of.
     pub(super) watch: Watch,
     /// Where groups have their checkpoints.
-    pub(super) checkpoint: OnceLock<Span>,
+    pub(super) checkpoint_place: OnceLock<Span>,
     /// How many bytes of the unit are offered.
     offered: AtomicU64,
     /// Somebody waits for the end.
@@ -125,7 +125,7 @@ impl<T: Transport> Connector<T> {
             replay_log: Mutex::default(),
             not_saved: Mutex::default(),
             watch: Watch::default(),
-            checkpoint: OnceLock::default(),
+            checkpoint_place: OnceLock::default(),
             offered: AtomicU64::default(),
             is_leaving: AtomicBool::default(),
         }
@@ -362,7 +362,7 @@ impl<T: Transport> Connector<T> {
             {
                 return Err(why.into());
             }
-            link.match_first_link(before, self.checkpoint.get()).await?;
+            link.match_first_link(before, self.checkpoint_place.get()).await?;
             Ok(link)
         };
         self.in_time(prepared).await
@@ -592,7 +592,7 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
 
     /// What is offered of a unit does not change by itself, as the size of an NBD export does not.
     fn connected(&self, last: &Self::Volume, new: &Self::Volume) {
-        new.group_order.follow(&last.group_order);
+        new.group_order.inherit(&last.group_order);
         if self.is_leaving.load(Ordering::Relaxed) {
             new.session().hurry();
         }

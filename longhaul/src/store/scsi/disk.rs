@@ -508,7 +508,7 @@ impl<T: Transport> Ordered for Disk<T> {
     fn write_group(&self, group: Vec<GroupChange>) -> Work<'_, ()> {
         let group = Arc::new(Group::new(self.shared.groups.fetch_add(1, Ordering::Relaxed), group));
         if let Some((place, _)) = &group.checkpoint {
-            self.connector().checkpoint.get_or_init(|| *place);
+            self.connector().checkpoint_place.get_or_init(|| *place);
         }
         self.connector().reservation.note_change();
         let tracked: Vec<_> =

@@ -49,7 +49,7 @@ impl GroupOrder {
     }
 
     /// What was carried out on the session before this one is not again.
-    pub(super) fn follow(&self, last: &Self) {
+    pub(super) fn inherit(&self, last: &Self) {
         self.begin_at(last.first.load(Ordering::Relaxed));
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let (before, after) = (GroupOrder::default(), GroupOrder::default());
         before.begin_at(3);
         before.answered(6);
-        after.follow(&before);
+        after.inherit(&before);
         assert!(after.is_carried_out(5) && after.is_carried_out(6) && !after.is_carried_out(7));
         after.begin_at(4);
         assert!(after.is_carried_out(6), "what is known once stays so");

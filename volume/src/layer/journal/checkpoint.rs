@@ -1,8 +1,11 @@
 //! The checkpoint: how far a journal had come, in a place of the volume that no change touches. A journal that ends before it
 //! is an older copy of itself, and what the store has by it is not sent again.
 
+use bytes::Bytes;
+
 use super::format::{Invalid, Superblock, VERSION, fields_of, with_sum};
 use super::scan::Recovered;
+use crate::{Durability, Result, Span, Volume};
 
 const MAGIC: &[u8; 8] = b"LHJCHECK";
 
@@ -47,8 +50,7 @@ impl Checkpoint {
     }
 
     /// The bytes at its place, `len` of them and at least 512.
-    #[must_use]
-    pub fn encode(&self, len: usize) -> Vec<u8> {
+    fn encode(&self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -60,12 +62,28 @@ impl Checkpoint {
         with_sum(bytes, len)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// The bytes at this place.
+    pub(super) fn encode_for(&self, place: Span) -> Bytes {
+        self.encode(usize::try_from(place.len).expect("a block fits memory")).into()
+    }
+
+    /// Writes it, and flushes the volume. It is not one durable write: after such a one that failed a file's server refuses every
+    /// flush, and one that no flush has covered is written again on another connection, over what groups have written since.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write`] and [`Volume::flush`].
+    pub async fn write(&self, volume: &dyn Volume, place: Span) -> Result<()> {
+        volume.write(place.at, self.encode_for(place), Durability::Volatile).await?;
+        volume.flush().await
+    }
+
+    /// Reads one.
     ///
     /// # Errors
     ///
     /// If it is not that.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+    pub fn decode(bytes: &[u8]) -> std::result::Result<Self, Invalid> {
         let mut fields = fields_of(bytes, MAGIC)?;
         fields.take(4)?;
         let (journal, frame) = (fields.array()?, fields.u64()?);
@@ -77,7 +95,7 @@ impl Checkpoint {
     /// # Errors
     ///
     /// If it is another, or an older copy.
-    pub fn admit(&self, found: &Recovered) -> Result<(), Stale> {
+    pub fn admit(&self, found: &Recovered) -> std::result::Result<(), Stale> {
         let there = Self::of(found);
         match there.journal == self.journal {
             false => Err(Stale::Replaced),

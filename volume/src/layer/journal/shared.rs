@@ -69,13 +69,13 @@ struct State {
     under_way: BTreeSet<u64>,
 }
 
-/// What there is time for.
+/// How the worker is.
 #[derive(Clone, Copy)]
-pub(super) struct Due {
+pub(super) struct WorkerState {
     /// Nothing that was ordered is under way.
     pub(super) is_quiet: bool,
     /// The checkpoint was not written lately.
-    pub(super) is_checkpoint: bool,
+    pub(super) is_checkpoint_due: bool,
 }
 
 /// What the worker does next.
@@ -310,11 +310,11 @@ impl Shared {
         &self,
         context: &Context<'_>,
         outcomes: &mut Vec<Outcome>,
-        Due { is_quiet, is_checkpoint }: Due,
+        WorkerState { is_quiet, is_checkpoint_due }: WorkerState,
     ) -> Work {
         self.with(|state| {
             outcomes.drain(..).for_each(|outcome| state.finish(outcome));
-            if is_checkpoint && state.mode == Mode::Journal && !state.is_closing {
+            if is_checkpoint_due && state.mode == Mode::Journal && !state.is_closing {
                 state.machine.checkpoint();
             }
             state.draw();

@@ -15,10 +15,10 @@ use super::file::{FileError, JournalFile};
 use super::format::Extent;
 use super::machine::{Action, Retirement};
 use super::overlay::{Part, Sending, Source};
-use super::shared::{Due, Shared};
+use super::shared::{Shared, WorkerState};
 use super::status::{Failure, IsFence, LayerStatus, Outcome};
 use crate::layer::reconnect::Task;
-use crate::{Durability, Error, FutureSet, GroupChange, Kind, Span, Volume, complete_all};
+use crate::{Error, FutureSet, GroupChange, Kind, Span, Volume, complete_all};
 
 /// How many times it looks for more before it lets others run.
 const ROUNDS_MAX: usize = 16;
@@ -154,8 +154,9 @@ impl Future for Worker {
         for _ in 0..ROUNDS_MAX {
             worker.gather(context);
             let is_quiet = worker.carried.is_empty();
-            let due = Due { is_quiet, is_checkpoint: worker.is_checkpoint_due(context) };
-            let work = worker.shared.work(context, &mut worker.outcomes, due);
+            let is_checkpoint_due = worker.is_checkpoint_due(context);
+            let state = WorkerState { is_quiet, is_checkpoint_due };
+            let work = worker.shared.work(context, &mut worker.outcomes, state);
             worker.is_over = work.is_over;
             if worker.is_over {
                 return Poll::Ready(worker.shared.status());
@@ -194,7 +195,8 @@ impl Destinations {
             | Action::DrainDiscard { id, .. }
             | Action::DrainFlush { id } => Outcome::Drained(id, self.send(order).await),
             Action::Checkpoint(checkpoint) => {
-                Outcome::Checkpointed(self.write_checkpoint(checkpoint).await)
+                let written = checkpoint.write(&*self.inner, self.checkpoint_place()).await;
+                Outcome::Checkpointed(written.map_err(|why| self.of_store(&why)))
             }
             Action::DrainGroup { .. } | Action::Answer { .. } => {
                 unreachable!("groups have turns, and answers are no orders")
@@ -221,8 +223,8 @@ impl Destinations {
             });
         }
         if let Some(checkpoint) = checkpoint {
-            let (at, bytes) = self.encoded(checkpoint);
-            group.push(GroupChange::Checkpoint(at, bytes));
+            let place = self.checkpoint_place();
+            group.push(GroupChange::Checkpoint(place.at, checkpoint.encode_for(place)));
         }
         let is_before_over = match before {
             Some(before) => before.await.is_err(),
@@ -287,21 +289,8 @@ impl Destinations {
         Ok(whole.freeze())
     }
 
-    /// Where a checkpoint goes, and its bytes.
-    fn encoded(&self, checkpoint: Checkpoint) -> (u64, Bytes) {
-        let place = self.checkpoint.expect("there is none without a place for it");
-        let len = usize::try_from(place.len).expect("a block fits memory");
-        (place.at, checkpoint.encode(len).into())
-    }
-
-    async fn write_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), Failure> {
-        let (at, bytes) = self.encoded(checkpoint);
-        // A flush, as it must not be written again on another connection once groups have their own.
-        let written = match self.inner.write(at, bytes, Durability::Volatile).await {
-            Ok(()) => self.inner.flush().await,
-            failed => failed,
-        };
-        written.map_err(|why| self.of_store(&why))
+    fn checkpoint_place(&self) -> Span {
+        self.checkpoint.expect("there is none without a place for it")
     }
 
     fn of_store(&self, why: &Error) -> Failure {

@@ -87,12 +87,12 @@ struct Blocked {
     whole: Option<u64>,
 }
 
-/// What the store is told of how far it has come.
+/// The checkpoint that is written by itself, and not as a part of a group.
 #[derive(Debug)]
-struct Telling {
-    /// The last group that a checkpoint told of which was no part of a group.
-    told: u64,
-    /// Such a checkpoint is under way: one in a group could be written over by it.
+struct CheckpointState {
+    /// The group that it named last.
+    named: u64,
+    /// It is being written: that of a group could be written over by it.
     is_under_way: bool,
 }
 
@@ -100,7 +100,7 @@ struct Telling {
 #[derive(Debug)]
 pub(super) struct Drain {
     /// None where the store has no room for a checkpoint.
-    telling: Option<Telling>,
+    checkpoint: Option<CheckpointState>,
     /// A group that shares bytes with what would be sent again after a crash.
     blocked: Option<Blocked>,
     /// In order.
@@ -123,7 +123,8 @@ impl Drain {
     /// Nothing is under way, and the store has all up to `group`.
     pub(super) fn new(group: u64, has_checkpoint: bool) -> Self {
         Self {
-            telling: has_checkpoint.then_some(Telling { told: group, is_under_way: false }),
+            checkpoint: has_checkpoint
+                .then_some(CheckpointState { named: group, is_under_way: false }),
             blocked: None,
             groups: VecDeque::new(),
             running: BTreeMap::new(),
@@ -190,8 +191,8 @@ impl Drain {
         let is_many = self.sent.len() + requests.len() > SENT_MAX && self.sent.len() > 0;
         let is_apart = !is_shared && !is_many;
         // It says of those before that they are not sent again.
-        let may_tell = self.telling.as_ref().is_some_and(|telling| !telling.is_under_way);
-        let has_checkpoint = !is_apart && whole.is_some() && may_tell;
+        let is_free = self.checkpoint.as_ref().is_some_and(|state| !state.is_under_way);
+        let has_checkpoint = !is_apart && whole.is_some() && is_free;
         let Some(blocked) = self.blocked.take_if(|_| is_apart || has_checkpoint) else { return };
         if has_checkpoint {
             self.sent = Intervals::new();
@@ -205,20 +206,20 @@ impl Drain {
     /// new, and none is under way.
     pub(super) fn begin_checkpoint(&mut self) -> bool {
         let is_under_way = self.groups.iter().any(|group| group.has_checkpoint);
-        let Some(telling) = &mut self.telling else { return false };
-        if is_under_way || telling.is_under_way || telling.told >= self.group {
+        let Some(state) = &mut self.checkpoint else { return false };
+        if is_under_way || state.is_under_way || state.named >= self.group {
             return false;
         }
-        *telling = Telling { told: self.group, is_under_way: true };
+        *state = CheckpointState { named: self.group, is_under_way: true };
         true
     }
 
     /// It was written; or not, and no group depends on one from then on.
     pub(super) fn checkpointed(&mut self, is_written: bool) {
-        if let Some(telling) = &mut self.telling {
-            telling.is_under_way = false;
+        match &mut self.checkpoint {
+            Some(state) if is_written => state.is_under_way = false,
+            _ => self.checkpoint = None,
         }
-        self.telling.take_if(|_| !is_written);
         self.unblock();
     }
 
