@@ -439,6 +439,16 @@ impl File {
         Ok(rustix::fs::fdatasync(&self.fd)?)
     }
 
+    /// Has the system begin to write what it keeps in its cache. A failure of that is told by the next [`sync`](Self::sync): only
+    /// SYNC_FILE_RANGE_WAIT_BEFORE and SYNC_FILE_RANGE_WAIT_AFTER would take note of it here, and nobody would learn it then.
+    pub fn begin_write_back(&self) -> Result<()> {
+        // SAFETY: it takes numbers, of which the first is a descriptor that is open as long as `self`.
+        match unsafe { libc::sync_file_range(self.raw(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) } {
+            0 => Ok(()),
+            _ => Err(last_errno().into()),
+        }
+    }
+
     /// Where the next data at or after `at` begins; `None` if only a hole follows.
     pub fn next_data(&self, at: u64) -> Result<Option<u64>> {
         match rustix::fs::seek(&self.fd, SeekFrom::Data(at)) {

@@ -51,6 +51,9 @@ pub enum Request {
         /// How many bytes.
         len: u64,
     },
+    /// That the system begins to write what it keeps in its cache. Nothing is promised, and no failure of it is told:
+    /// [`Sync`](Self::Sync) does that.
+    WriteBack,
 }
 
 impl Request {
@@ -60,7 +63,7 @@ impl Request {
         match self {
             Self::Read { len, .. } => *len as u64,
             Self::Write { data, .. } => data.len() as u64,
-            Self::Sync => 0,
+            Self::Sync | Self::WriteBack => 0,
             Self::Punch { len, .. } | Self::Zero { len, .. } | Self::Allocate { len, .. } => *len,
         }
     }
@@ -82,7 +85,7 @@ impl Request {
     /// had taken. Another is harmless if the system has only refused: it was told, and changed nothing.
     fn may_lose(&self, why: &Error) -> bool {
         match self {
-            Self::Read { .. } => false,
+            Self::Read { .. } | Self::WriteBack => false,
             Self::Sync | Self::Write { sync: Sync::Now, .. } => true,
             Self::Write { .. } | Self::Punch { .. } | Self::Zero { .. } | Self::Allocate { .. } => {
                 !matches!(
@@ -110,6 +113,7 @@ impl fmt::Display for Request {
             Self::Write { at, sync: Sync::Later, .. } => ("write", at),
             Self::Write { at, sync: Sync::Now, .. } => ("durable write", at),
             Self::Sync => return f.write_str("flush"),
+            Self::WriteBack => return f.write_str("write-back"),
             Self::Punch { at, .. } => ("discard", at),
             Self::Zero { at, .. } => ("zeroing", at),
             Self::Allocate { at, .. } => ("allocation", at),
@@ -145,6 +149,7 @@ impl File {
             Request::Punch { at, len } => self.punch(at, len),
             Request::Zero { at, len } => self.zero(at, len),
             Request::Allocate { at, len } => self.allocate(at, len),
+            Request::WriteBack => self.begin_write_back(),
         }
         .map(|()| Bytes::new())
     }

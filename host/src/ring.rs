@@ -355,6 +355,9 @@ impl Entry {
             Request::Allocate { at, len } => {
                 opcode::Fallocate::new(fd, *len).offset(*at).mode(libc::FALLOC_FL_KEEP_SIZE).build()
             }
+            Request::WriteBack => {
+                opcode::SyncFileRange::new(fd, 0).flags(libc::SYNC_FILE_RANGE_WRITE).build()
+            }
         };
         if waits { call.flags(squeue::Flags::ASYNC) } else { call }
     }
@@ -428,6 +431,7 @@ mod tests {
         run(Request::Punch { at: 4096, len: 4096 }).unwrap();
         assert_eq!(file.read(4096, 4096).unwrap(), [0; 4096]);
         run(Request::Allocate { at: 0, len: 4096 }).unwrap();
+        assert!(run(Request::WriteBack).unwrap().is_empty());
         match run(Request::Zero { at: 8192, len: 4096 }) {
             Ok(_) => assert_eq!(file.read(8192, 4096).unwrap(), [0; 4096]),
             Err(why) => assert_eq!(why.kind(), ErrorKind::Unsupported, "{why}"),

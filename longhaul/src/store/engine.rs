@@ -61,7 +61,27 @@ impl Engine {
         };
         blocking(file, move |file| file.perform(&request)).await
     }
+
+    /// Begins `request`, of which nobody waits for an answer: it comes when the request has ended, if one was begun.
+    pub(super) fn begin(&self, file: &Arc<File>, request: Request) -> Option<Begun> {
+        match self {
+            Self::Threads => {
+                // It keeps nobody else from the file.
+                let file = Arc::downgrade(file);
+                let (sender, receiver) = oneshot::channel();
+                spawn_blocking(move || {
+                    let outcome = file.upgrade().map(|file| file.perform(&request));
+                    outcome.map(|outcome| sender.send(outcome))
+                });
+                Some(receiver)
+            }
+            Self::Ring(watched) => watched.submit(file, request).ok(),
+        }
+    }
 }
+
+/// The answer to a request that was begun.
+pub(super) type Begun = oneshot::Receiver<Outcome>;
 
 /// Does on a blocking thread what may wait.
 pub(super) async fn blocking<T: Send + 'static>(
@@ -85,11 +105,7 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Hands over a request; it comes back if too many are under way.
-    fn submit(
-        &self,
-        file: &Arc<File>,
-        request: Request,
-    ) -> Result<oneshot::Receiver<Outcome>, Request> {
+    fn submit(&self, file: &Arc<File>, request: Request) -> Result<Begun, Request> {
         self.watch();
         let (sender, receiver) = oneshot::channel();
         // Nobody may wait any more.

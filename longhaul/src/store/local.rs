@@ -14,6 +14,7 @@ use super::abilities::{Abilities, BoxFuture, Close, Grow, Growth, Opened};
 use super::engine::{Engine, blocking};
 use super::open_error::{OpenError, whole_blocks};
 use super::placement::OpenedAt;
+use super::write_back::WriteBack;
 use crate::file_space::FileSpace;
 use crate::printable::Shown as _;
 use bytes::Bytes;
@@ -57,6 +58,7 @@ struct Disk {
     found: Metadata,
     /// A loss has been logged.
     reported: Arc<AtomicBool>,
+    write_back: Arc<WriteBack>,
 }
 
 impl Local {
@@ -72,6 +74,7 @@ impl Local {
             at: OpenedAt::new(path),
             found,
             reported: Arc::default(),
+            write_back: Arc::default(),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
     }
@@ -225,7 +228,11 @@ impl Volume for Local {
         self.run(Verb::Write, Some(span), async move {
             let sync = self.disk.promise(durability)?;
             self.disk.perform(Request::Write { at, data, sync }).await?;
-            if sync == Sync::Now { self.disk.confirm_sync().await } else { Ok(()) }
+            if sync == Sync::Now {
+                return self.disk.confirm_sync().await;
+            }
+            self.disk.note_kept(span.len);
+            Ok(())
         })
     }
 
@@ -297,6 +304,13 @@ impl Disk {
     async fn read(&self, Span { at, len }: Span) -> io::Result<Bytes> {
         let bytes = self.answer(Request::Read { at, len: len as usize }).await?;
         if bytes.len() as u64 == len { Ok(bytes) } else { Err(self.shrunk().await?) }
+    }
+
+    /// The system keeps so many bytes more in its cache, if it has one and they are to go elsewhere.
+    fn note_kept(&self, len: u64) {
+        if let Some(engine) = self.engine.as_ref().filter(|_| !self.file.is_direct()) {
+            self.write_back.note(len, &self.file, engine);
+        }
     }
 
     /// The error for bytes that are no longer there.

@@ -21,6 +21,7 @@ pub mod scsi;
 pub mod scsi_generic;
 mod slow_login;
 pub mod standby;
+mod write_back;
 
 pub use local::Local;
 pub use runtime::runtime;
