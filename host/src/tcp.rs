@@ -120,6 +120,11 @@ pub fn control_congestion(socket: impl AsFd, algorithm: &str) -> io::Result<()> 
     set(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, algorithm.as_bytes())
 }
 
+/// The algorithm that controls a connection.
+pub fn congestion(socket: impl AsFd) -> io::Result<String> {
+    Ok(rustix::net::sockopt::tcp_congestion(socket)?)
+}
+
 fn set(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> io::Result<()> {
     // SAFETY: the descriptor is borrowed and so open; the kernel reads as many bytes as the slice has.
     let status = unsafe {
@@ -174,5 +179,6 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(control_congestion(&near, "no such thing").is_err());
         control_congestion(&near, "reno").unwrap();
+        assert_eq!(congestion(&near).unwrap(), "reno");
     }
 }

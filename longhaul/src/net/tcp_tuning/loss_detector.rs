@@ -15,6 +15,7 @@ use super::congestion_control::{bound_unsent, use_bbr};
 use super::loss_model;
 use super::path::{LONG, combined_info, has_queue};
 use super::receive_window::widen_on_long_link;
+use super::slow_start::SlowStart;
 
 /// The time between samples, while data come in, ...
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
@@ -57,6 +58,8 @@ pub(crate) struct LossDetector {
     samples: VecDeque<Sample>,
     /// The connections use a congestion control that withstands loss.
     uses_bbr: bool,
+    /// What they use otherwise.
+    slow_start: SlowStart,
     /// The least round trip, if it is long: then the kernel's queue of unsent bytes is bounded, and the receive window wide.
     long: Option<Duration>,
 }
@@ -69,12 +72,13 @@ impl LossDetector {
             rate: 0,
             samples: VecDeque::with_capacity(SAMPLES_MAX),
             uses_bbr: false,
+            slow_start: SlowStart::default(),
             long: None,
         }
     }
 
-    /// Samples the connections, if it is time. On a long link their unsent bytes are bounded, on a lossy one their
-    /// congestion control is switched. Returns how many connections the link needs, if one is not enough for its losses.
+    /// Samples the connections, if it is time. On a long link their unsent bytes are bounded and their slow start kept, on a
+    /// lossy one their congestion control is switched. Returns how many connections the link needs, if one is not enough for its losses.
     pub(crate) fn sample<'s>(
         &mut self,
         now: Time,
@@ -86,6 +90,9 @@ impl LossDetector {
         let info = combined_info(sockets.clone());
         self.next_sample = now + SAMPLE_INTERVAL.max(ROUND_TRIPS * info.round_trip);
         self.tune_long(info.round_trip_least, sockets.clone());
+        if !self.uses_bbr {
+            self.slow_start.sample(&info, sockets.clone());
+        }
         let seen = self.since(info)?;
         let needed = self.judge(&seen)?;
         if !self.uses_bbr {
@@ -157,6 +164,8 @@ impl LossDetector {
         }
         if self.uses_bbr {
             use_bbr(socket);
+        } else {
+            self.slow_start.added(socket);
         }
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod path;
 pub(crate) mod receive_low_water;
 pub(crate) mod receive_stats;
 mod receive_window;
+mod slow_start;
 
 use std::io;
 
