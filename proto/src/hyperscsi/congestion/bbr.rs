@@ -453,9 +453,12 @@ impl Congestion for Bbr {
         if rate > 0 {
             self.full_rate.update(self.rounds.is_start, sample, (rate, self.state.growth()));
         }
-        if !self.is_filled && is_high && self.state == State::Startup {
-            let in_flight = self.short_term.latest_in_flight().max(self.in_flight_at(1.0));
-            (self.is_filled, self.bound) = (true, Some(in_flight));
+        let latest = self.short_term.latest_in_flight();
+        // Losses of a few small packets, such as replies to writes whose acknowledgements wait in the queue that these make, tell
+        // nothing of what the path carries.
+        let is_much = latest >= INITIAL_PACKETS * self.packet;
+        if !self.is_filled && is_high && is_much && self.state == State::Startup {
+            (self.is_filled, self.bound) = (true, Some(latest.max(self.in_flight_at(1.0))));
         }
         self.is_filled |= self.full_rate.is_reached;
         if self.is_filled {
@@ -558,6 +561,9 @@ mod tests {
                 &Acked { bytes: 100, in_flight: 100, rtt, measured, sample, ..Acked::default() },
             );
             assert!(bbr.pace(rtt) >= initial, "{} of {initial}", bbr.pace(rtt));
+            let lost = LostPacket { size: 64, in_flight: 600, lost: 64, is_app_limited: true };
+            (0..8).for_each(|_| bbr.on_loss(now, now, &[lost], false));
         }
+        assert_eq!(bbr.state, State::Startup);
     }
 }
