@@ -231,7 +231,7 @@ impl Volume for Local {
             if sync == Sync::Now {
                 return self.disk.confirm_sync().await;
             }
-            self.disk.note_kept(span.len);
+            self.disk.note_dirty(span.len);
             Ok(())
         })
     }
@@ -307,9 +307,9 @@ impl Disk {
     }
 
     /// The system keeps so many bytes more in its cache, if it has one and they are to go elsewhere.
-    fn note_kept(&self, len: u64) {
+    fn note_dirty(&self, len: u64) {
         if let Some(engine) = self.engine.as_ref().filter(|_| !self.file.is_direct()) {
-            self.write_back.note(len, &self.file, engine);
+            self.write_back.note_dirty(len, &self.file, engine);
         }
     }
 

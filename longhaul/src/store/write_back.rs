@@ -12,7 +12,7 @@ use super::engine::{Begun, Engine};
 
 /// So many bytes are kept before the system is asked again, which costs a request of its own. A disk of 100 MB/s writes them
 /// in 80 ms.
-const KEPT_MAX: u64 = 8 << 20;
+const DIRTY_MAX: u64 = 8 << 20;
 
 /// Smaller writes do not count. Scattered ones cost a disk as much each as large ones, and may be written over before the
 /// system does them when it thinks best.
@@ -21,14 +21,14 @@ const COUNTED_MIN: u64 = 64 << 10;
 /// What a file was given since its system was asked last.
 #[derive(Debug, Default)]
 pub(super) struct WriteBack {
-    kept: AtomicU64,
+    dirty: AtomicU64,
     begun: Mutex<Option<Begun>>,
 }
 
 impl WriteBack {
     /// `len` bytes more are in the cache.
-    pub(super) fn note(&self, len: u64, file: &Arc<File>, engine: &Engine) {
-        if len < COUNTED_MIN || self.kept.fetch_add(len, Ordering::Relaxed) + len < KEPT_MAX {
+    pub(super) fn note_dirty(&self, len: u64, file: &Arc<File>, engine: &Engine) {
+        if len < COUNTED_MIN || self.dirty.fetch_add(len, Ordering::Relaxed) + len < DIRTY_MAX {
             return;
         }
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +36,7 @@ impl WriteBack {
         if let Some(Err(TryRecvError::Empty)) = begun.as_mut().map(Begun::try_recv) {
             return;
         }
-        self.kept.store(0, Ordering::Relaxed);
+        self.dirty.store(0, Ordering::Relaxed);
         *begun = engine.begin(file, Request::WriteBack);
     }
 }
@@ -56,12 +56,12 @@ mod tests {
             let write_back = WriteBack::default();
             let begun = || write_back.begun.lock().unwrap().take();
             for _ in 0..3 {
-                write_back.note(KEPT_MAX - COUNTED_MIN, &file, &engine);
-                for _ in 0..KEPT_MAX / COUNTED_MIN {
-                    write_back.note(COUNTED_MIN - 1, &file, &engine);
+                write_back.note_dirty(DIRTY_MAX - COUNTED_MIN, &file, &engine);
+                for _ in 0..DIRTY_MAX / COUNTED_MIN {
+                    write_back.note_dirty(COUNTED_MIN - 1, &file, &engine);
                 }
                 assert!(begun().is_none());
-                write_back.note(COUNTED_MIN, &file, &engine);
+                write_back.note_dirty(COUNTED_MIN, &file, &engine);
                 begun().unwrap().await.unwrap().unwrap();
             }
         }
@@ -74,12 +74,12 @@ mod tests {
         let (answer, begun) = tokio::sync::oneshot::channel();
         let write_back = WriteBack { begun: Mutex::new(Some(begun)), ..WriteBack::default() };
         for _ in 0..2 {
-            write_back.note(KEPT_MAX, &file, &Engine::Threads);
+            write_back.note_dirty(DIRTY_MAX, &file, &Engine::Threads);
         }
-        assert_eq!(write_back.kept.load(Ordering::Relaxed), 2 * KEPT_MAX);
+        assert_eq!(write_back.dirty.load(Ordering::Relaxed), 2 * DIRTY_MAX);
         answer.send(Ok(bytes::Bytes::new())).unwrap();
-        write_back.note(COUNTED_MIN, &file, &Engine::Threads);
-        assert_eq!(write_back.kept.load(Ordering::Relaxed), 0);
+        write_back.note_dirty(COUNTED_MIN, &file, &Engine::Threads);
+        assert_eq!(write_back.dirty.load(Ordering::Relaxed), 0);
         assert!(write_back.begun.lock().unwrap().is_some());
     }
 }

@@ -10,13 +10,13 @@ use host::tcp::{self, Info};
 use tokio::net::TcpStream;
 
 /// On shorter links a window grows fast enough, and more than a few round trips pass between two samples.
-const LONG: Duration = Duration::from_millis(10);
+const ROUND_TRIP_MIN: Duration = Duration::from_millis(10);
 
 /// Samples with less say nothing of which direction carries data.
 const BYTES_MIN: u64 = 64 << 10;
 
 /// A direction that sends less than this part of what comes sends answers alone.
-const ANSWERS: u64 = 4;
+const ANSWERS_PART: u64 = 4;
 
 /// Which algorithm controls what a session sends, unless the link loses packets.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct SlowStart {
     acked: u64,
     received: u64,
     /// Little is sent: what CUBIC would control is controlled by Reno.
-    is_kept: bool,
+    uses_reno: bool,
 }
 
 impl SlowStart {
@@ -32,18 +32,19 @@ impl SlowStart {
     pub(super) fn sample<'s>(&mut self, info: &Info, sockets: impl Iterator<Item = &'s TcpStream>) {
         let acked = info.acked.saturating_sub(self.acked);
         let received = info.received.bytes.saturating_sub(self.received);
-        if info.round_trip_least < LONG || acked.max(received) < BYTES_MIN {
+        if info.round_trip_least < ROUND_TRIP_MIN || acked.max(received) < BYTES_MIN {
             return;
         }
         (self.acked, self.received) = (info.acked, info.received.bytes);
-        match acked < received / ANSWERS {
-            true if !self.is_kept => {
-                self.is_kept = sockets.filter(|socket| switch(socket, "cubic", "reno")).count() > 0;
+        match acked < received / ANSWERS_PART {
+            true if !self.uses_reno => {
+                self.uses_reno =
+                    sockets.filter(|socket| switch_congestion(socket, "cubic", "reno")).count() > 0;
             }
-            false if self.is_kept => {
-                self.is_kept = false;
+            false if self.uses_reno => {
+                self.uses_reno = false;
                 sockets.for_each(|socket| {
-                    switch(socket, "reno", "cubic");
+                    switch_congestion(socket, "reno", "cubic");
                 });
             }
             _ => {}
@@ -52,14 +53,14 @@ impl SlowStart {
 
     /// A connection was added.
     pub(super) fn added(&self, socket: &TcpStream) {
-        if self.is_kept {
-            switch(socket, "cubic", "reno");
+        if self.uses_reno {
+            switch_congestion(socket, "cubic", "reno");
         }
     }
 }
 
 /// Whether the algorithm was the one, and is the other now.
-fn switch(socket: &TcpStream, from: &str, to: &str) -> bool {
+fn switch_congestion(socket: &TcpStream, from: &str, to: &str) -> bool {
     let switched = tcp::congestion(socket).and_then(|algorithm| {
         let is_other = algorithm == from;
         if is_other { tcp::control_congestion(socket, to).map(|()| true) } else { Ok(false) }
@@ -105,7 +106,7 @@ mod tests {
             (20 * MIB, 5 * MIB, "reno"),
         ];
         for (acked, received, algorithm) in rows {
-            slow_start.sample(&counted(acked, received, LONG), [&socket].into_iter());
+            slow_start.sample(&counted(acked, received, ROUND_TRIP_MIN), [&socket].into_iter());
             assert_eq!(tcp::congestion(&socket).unwrap(), algorithm, "{acked}, {received}");
         }
         let (later, _listener) = connect("cubic").await;
@@ -115,7 +116,7 @@ mod tests {
 
     #[tokio::test]
     async fn algorithm_of_the_system_stays_on_short_links_and_if_it_is_not_cubic() {
-        for (algorithm, least) in [("cubic", LONG / 2), ("reno", LONG)] {
+        for (algorithm, least) in [("cubic", ROUND_TRIP_MIN / 2), ("reno", ROUND_TRIP_MIN)] {
             let (socket, _listener) = connect(algorithm).await;
             let mut slow_start = SlowStart::default();
             for (acked, received) in [(0, MIB), (9 * MIB, MIB)] {
